@@ -16,7 +16,9 @@ import sys
 # Rows whose weights an invocation reads in a turn of the main loop.
 ROWS = {
     "gemv-w128r4": 4,
+    "gemv-w128r4t2": 4,
     "gemv_dot-w128r4": 4,
+    "gemv_dot-w128r4t4": 4,
     "sparse_gate_up-dense": 4,
     "sparse_down-all": 4,
     "sparse_down-fired": 4,

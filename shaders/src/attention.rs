@@ -37,19 +37,33 @@ pub struct DecodeGrid {
 }
 
 impl DecodeGrid {
-    /// The grid for all key/value heads. Divides the keys seen by the tokens of `params` into
-    /// splits, so that there are at most `workgroups` workgroups, or one split if that is already
-    /// more. Ignores `span`, `splits` and the page of `params`. `heads` comes from
+    /// The grid of the first token of `params`, for all key/value heads. Divides the keys that the
+    /// token sees into splits, so that there are at most `workgroups` workgroups, or one split if
+    /// that is already more. Ignores `span`, `splits` and the page of `params`. `heads` comes from
     /// [`decode_heads`].
-    pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
+    pub fn alone(params: &Attention, heads: u32, workgroups: u32) -> Self {
         let group = params.n_head / params.n_kv_head.max(1);
         let head_groups = params.n_kv_head * group.div_ceil(heads.max(1));
-        let last = params.position.saturating_add(params.tokens);
         let window = if params.window == 0 { u32::MAX } else { params.window };
-        let seen = last - (params.position + 1).saturating_sub(window);
-        let most = (workgroups / (head_groups * params.tokens).max(1)).clamp(1, ATTENTION_SPLITS);
+        let seen = params.position.saturating_add(1).min(window);
+        let most = (workgroups / head_groups.max(1)).clamp(1, ATTENTION_SPLITS);
         let span = seen.div_ceil(most).max(MIN_SPAN).next_multiple_of(ATTENTION_TILE);
-        DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: params.tokens }
+        DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: 1 }
+    }
+
+    /// The grid of the first tokens of `params`: of as many as have the splits that they have
+    /// alone, with at most `workgroups` workgroups if there are several splits. A token's sums
+    /// therefore have the same order alone and among others.
+    pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
+        let first = Self::alone(params, heads, workgroups);
+        let workgroups_of = |tokens: u32| u64::from(first.splits) * u64::from(first.head_groups) * u64::from(tokens);
+        let joins = |token: &u32| {
+            let params = Attention { position: params.position.saturating_add(*token), ..*params };
+            let fits = first.splits == 1 || workgroups_of(token + 1) <= u64::from(workgroups);
+            fits && Self::alone(&params, heads, workgroups) == first
+        };
+        let more = (1..params.tokens).take_while(joins).count() as u32;
+        DecodeGrid { tokens: 1 + more, ..first }
     }
 
     /// The same splits for only the heads of the page in `params`.
@@ -107,14 +121,22 @@ mod tests {
                 for (tokens, workgroups) in [(1, 1), (1, 512), (3, 512), (8, 1024), (8, 100_000)] {
                     let params = shape(71, 1, tokens, position, window);
                     let grid = DecodeGrid::new(&params, 8, workgroups);
-                    let seen = if window == 0 { position + tokens } else { (position + 1).min(window) + tokens - 1 };
-                    assert!(grid.span * grid.splits >= seen && grid.span * (grid.splits - 1) < seen);
+                    assert!((1..=tokens).contains(&grid.tokens));
+                    for token in 0..grid.tokens {
+                        let params = Attention { position: position + token, ..params };
+                        assert_eq!(DecodeGrid { tokens: 1, ..grid }, DecodeGrid::alone(&params, 8, workgroups));
+                        let seen = if window == 0 { params.position + 1 } else { (params.position + 1).min(window) };
+                        assert!(grid.span * grid.splits >= seen && grid.span * (grid.splits - 1) < seen);
+                    }
                     assert!((1..=ATTENTION_SPLITS).contains(&grid.splits) && grid.span.is_multiple_of(ATTENTION_TILE));
-                    assert!(grid.splits == 1 || grid.splits * grid.head_groups * tokens <= workgroups);
+                    assert!(grid.splits == 1 || grid.splits * grid.head_groups * grid.tokens <= workgroups);
                     assert!(grid.partials_len(71, 64) <= DecodeGrid::max_partials_len(71, 64, 8, workgroups));
                 }
             }
         }
+        // Position 64 needs a second split, and position 500 a longer span.
+        let tokens = |position| DecodeGrid::new(&shape(71, 1, 8, position, 0), 8, 1024).tokens;
+        assert_eq!([0, 56, 57, 63, 64].map(tokens), [8, 8, 7, 1, 8]);
         assert_eq!(DecodeGrid::new(&shape(32, 8, 1, 4095, 0), 4, 512).workgroups(), (64, 8, 1));
     }
 }

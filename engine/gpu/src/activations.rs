@@ -3,31 +3,36 @@
 
 use thermocline_shaders::params;
 
-use super::{Buffer, Gpu, Op, Purpose, Recorder, Usage};
+use super::{Buffer, FEW_TOKENS, Gpu, GpuMatrix, Op, Purpose, Recorder, Usage};
 use thermocline_base::error::Result;
 
-/// One token's activations, rounded to eight bits.
+/// The activations of up to [`FEW_TOKENS`] tokens, rounded to eight bits.
 #[derive(Debug, Clone)]
 pub(super) struct QuantisedActivations {
-    params: params::Quantise,
+    chunks: u32,
     op: Op,
-    /// 36 bytes (nine 32-bit words) per chunk of 32 columns.
+    /// Per token, 36 bytes (nine 32-bit words) per chunk of 32 columns.
     pub to: Buffer,
 }
 
 impl QuantisedActivations {
-    /// Prepares the rounding of the first row of `x`, which has `chunks` chunks of 32 columns.
-    pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
-        let to = gpu.arena().buffer(Purpose::Scratch, "8-bit activations", chunks as u64 * 36, Usage::Storage)?;
+    /// Prepares the rounding of rows of `x`, the input of a product with `matrix`.
+    pub fn new(gpu: &Gpu, matrix: &GpuMatrix, x: &Buffer) -> Result<Self> {
+        // No row of `x` is shorter than its columns, so this is the most rows that `x` can have.
+        let rows = (x.bytes() / (matrix.cols() as u64 * 4).max(1)).clamp(1, FEW_TOKENS as u64);
+        let chunks = matrix.chunks();
+        let bytes = rows * chunks as u64 * 36;
+        let to = gpu.arena().buffer(Purpose::Scratch, "8-bit activations", bytes, Usage::Storage)?;
         let op = Op::of(gpu, "quantise_q8", 64, &[], &[x, &to])?;
-        let stride = (chunks as u32).next_multiple_of(op.pipeline().workgroup());
-        let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
-        Ok(QuantisedActivations { params, op, to })
+        Ok(QuantisedActivations { chunks: chunks as u32, op, to })
     }
 
-    /// Records the rounding.
-    pub fn record(&self, recorder: &mut Recorder) {
-        recorder.dispatch(&self.op, &self.params, [self.params.stride / self.op.pipeline().workgroup(), 1, 1]);
+    /// Records the rounding of the first `tokens` rows, which are `x_pitch` elements apart.
+    pub fn record(&self, recorder: &mut Recorder, tokens: usize, x_pitch: u32) {
+        let (chunks, tokens, workgroup) = (self.chunks, tokens as u32, self.op.pipeline().workgroup());
+        let groups = (chunks * tokens).div_ceil(workgroup);
+        let params = params::Quantise { chunks, tokens, x_pitch, stride: groups * workgroup };
+        recorder.dispatch(&self.op, &params, [groups, 1, 1]);
     }
 }
 

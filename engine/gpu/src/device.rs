@@ -368,6 +368,16 @@ impl Gpu {
         self.0.tuning.rounding_types()
     }
 
+    /// True if each of up to [`FEW_TOKENS`](super::FEW_TOKENS) tokens has the bits that it has
+    /// alone, in every kernel that has been prepared. A driver's compiler may break this.
+    pub fn keeps_bits(&self) -> bool {
+        self.0.tuning.keeps_bits()
+    }
+
+    pub(super) fn tuning(&self) -> &Tuning {
+        &self.0.tuning
+    }
+
     /// Returns the kernel shape of products with weights of type `ty`.
     pub(super) fn shape(&self, ty: WeightType) -> Result<KernelShape> {
         self.0.tuning.shape(self, ty)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use thermocline_shaders::{limits::expert_tiles, params};
 
 use super::{
-    Buffer, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder, Usage, grid,
+    Buffer, FEW_TOKENS, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder, Usage, grid,
     matmul::{GEMM_WORKGROUP, ROWS, gemv_workgroup},
 };
 use thermocline_base::error::{Error, Result};
@@ -13,7 +13,7 @@ use thermocline_base::error::{Error, Result};
 /// Invocations of `group_slots`, which runs as one workgroup.
 const GROUP_WORKGROUP: u32 = 256;
 /// Fewest pairs per expert, on average, for which grouping the pairs saves time.
-const FEW: usize = 4;
+const FEW_PAIRS: usize = 4;
 
 /// Inputs of an [`ExpertMatmul`].
 #[derive(Debug, Clone)]
@@ -59,9 +59,10 @@ impl ExpertPairs {
         Ok(ExpertPairs { order, tiles, op, experts })
     }
 
-    /// True if grouping `pairs` pairs by expert saves time.
-    pub fn pay(&self, pairs: usize) -> bool {
-        pairs >= FEW * self.experts
+    /// True if the `pairs` pairs of `tokens` tokens are grouped by expert, because this saves time.
+    /// The pairs of few tokens are not grouped, so that their sums have the order of single pairs.
+    pub fn pay(&self, tokens: usize, pairs: usize) -> bool {
+        tokens > FEW_TOKENS && pairs >= FEW_PAIRS * self.experts
     }
 
     /// Records the grouping of the first `pairs` pairs.

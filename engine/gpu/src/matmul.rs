@@ -1,6 +1,6 @@
 //! Products `y = W x` of a matrix on the device.
 
-use thermocline_shaders::params;
+use thermocline_shaders::{WeightType, params};
 
 use super::{
     Buffer, CooperativeTile, Gpu, GpuMatrix, Op, Recorder,
@@ -12,11 +12,11 @@ use thermocline_base::error::Result;
 
 /// Rows per workgroup of `gemv`.
 pub(super) const ROWS: u32 = 4;
-/// Tokens per workgroup of `gemv` for several tokens.
-const TOKENS: u32 = 4;
+/// Most tokens in a pass for which each token's sums have the order of a pass of one token.
+pub const FEW_TOKENS: usize = 8;
 /// Most tokens for `gemv`. With more tokens `gemm` is faster. Its tiles always have 64 tokens,
-/// while `gemv` reads the weights once per four tokens.
-const FEW: usize = 16;
+/// while `gemv` reads the weights once per [`shared_by`] tokens.
+const MOST_FLOATS: usize = 16;
 /// Invocations per workgroup of `gemm`.
 pub(super) const GEMM_WORKGROUP: u32 = 128;
 /// Tokens per workgroup of `gemm`.
@@ -50,7 +50,7 @@ pub struct MatmulOutput<'a> {
 /// `y[t, y_offset + r] = W[r] . x[t] (+ bias[r])`, prepared for any number of tokens.
 #[derive(Debug, Clone)]
 pub struct Matmul {
-    /// Rounds one token's activations to eight bits for integer products.
+    /// Rounds few tokens' activations to eight bits for integer products.
     quantise: Option<QuantisedActivations>,
     /// Scales many tokens' activations for 16-bit float products.
     half_scale: Option<ActivationScales>,
@@ -58,6 +58,10 @@ pub struct Matmul {
     /// Rows per workgroup for one token, and for many tokens.
     rows: u32,
     many_rows: u32,
+    /// Tokens per workgroup for few tokens.
+    few_shared: u32,
+    /// Most tokens for the kernel for few tokens.
+    most_few: usize,
     max_groups: u32,
 }
 
@@ -66,6 +70,8 @@ struct ProductPart {
     /// Parameters. Recording fills in the number of tokens.
     params: params::Matmul,
     one: Op,
+    /// The kernel of `one` with several tokens per workgroup. It has as many invocations, so that a
+    /// token's sums have the same order.
     few: Op,
     many: Op,
 }
@@ -142,8 +148,6 @@ impl Matmul {
             let overrides: Vec<_> = ends.into_iter().chain(numbers).collect();
             gpu.pipelines().get(name, Some(matrix.ty()), workgroup, &overrides)
         };
-        let narrow = gemv_workgroup(matrix.chunks());
-        let few = kernel("gemv", narrow, &[("ROWS", ROWS), ("TOKENS", TOKENS)])?;
         // The hardware kernel works with subgroups of any size. `gemm` has half as many rows as
         // invocations.
         let tile = gpu.caps().cooperative.unwrap_or(CooperativeTile::Sixteen);
@@ -154,15 +158,13 @@ impl Matmul {
             let rows = gemm.workgroup() / 2;
             (gemm, rows)
         };
-        // For a single token, an invocation reads more columns.
         let narrow = gemv_workgroup((matrix.chunks() * 4).div_ceil(matrix.ty().parts()));
         let workgroup = if narrow < KernelShape::DEFAULT.workgroup { narrow } else { shape.workgroup };
-        let one = if shape.packed {
-            kernel("gemv_dot", workgroup, &[("ROWS", shape.rows)])?
-        } else {
-            kernel("gemv", workgroup, &[("ROWS", shape.rows), ("TOKENS", 1)])?
-        };
-        let quantise = if shape.packed { Some(QuantisedActivations::new(gpu, matrix.chunks(), x)?) } else { None };
+        let (gemv, most_few) = if shape.packed { ("gemv_dot", FEW_TOKENS) } else { ("gemv", MOST_FLOATS) };
+        let one = kernel(gemv, workgroup, &[("ROWS", shape.rows), ("TOKENS", 1)])?;
+        let few_shared = shared_by(matrix.ty(), shape.packed);
+        let few = kernel(gemv, workgroup, &[("ROWS", ROWS), ("TOKENS", few_shared)])?;
+        let quantise = if shape.packed { Some(QuantisedActivations::new(gpu, matrix, x)?) } else { None };
         let half_scale = if shape.cooperative { Some(ActivationScales::new(gpu, matrix.chunks(), x)?) } else { None };
         let parts = matrix.parts().iter().map(|part| {
             let bindings = |x: &Buffer| {
@@ -182,15 +184,11 @@ impl Matmul {
                 bias_offset: rows.start as u32,
                 stride: 0,
             };
-            Ok(ProductPart {
-                params,
-                one: Op::new(gpu, &one, &bindings(quantise.as_ref().map_or(x, |quantise| &quantise.to)))?,
-                few: Op::new(gpu, &few, &bindings(x))?,
-                many: Op::new(gpu, &many, &of_many)?,
-            })
+            let one = Op::new(gpu, &one, &bindings(quantise.as_ref().map_or(x, |quantise| &quantise.to)))?;
+            Ok(ProductPart { params, few: one.variant(&few), one, many: Op::new(gpu, &many, &of_many)? })
         });
-        let parts = parts.collect::<Result<_>>()?;
-        Ok(Matmul { quantise, half_scale, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
+        let (parts, max_groups) = (parts.collect::<Result<_>>()?, gpu.caps().max_groups);
+        Ok(Matmul { quantise, half_scale, parts, rows: shape.rows, many_rows, few_shared, most_few, max_groups })
     }
 
     /// Sets the elements from one row of `x` to the next, a multiple of 4. The elements after a
@@ -206,13 +204,13 @@ impl Matmul {
 
     /// Records the product of only the first `rows` rows of the matrix.
     pub fn record_rows(&self, recorder: &mut Recorder, tokens: usize, rows: usize) {
-        if let (1, Some(quantise)) = (tokens, &self.quantise) {
-            quantise.record(recorder);
+        let Some(x_pitch) = self.parts.first().map(|part| part.params.x_pitch) else { return };
+        let few = tokens <= self.most_few;
+        if let Some(quantise) = self.quantise.as_ref().filter(|_| few) {
+            quantise.record(recorder, tokens, x_pitch);
         }
-        if tokens > FEW
-            && let (Some(half_scale), Some(part)) = (&self.half_scale, self.parts.first())
-        {
-            half_scale.record(recorder, tokens, part.params.x_pitch);
+        if let Some(half_scale) = self.half_scale.as_ref().filter(|_| !few) {
+            half_scale.record(recorder, tokens, x_pitch);
         }
         let tokens32 = tokens as u32;
         for part in &self.parts {
@@ -225,15 +223,13 @@ impl Matmul {
             // Rows and tokens per workgroup.
             let (op, at_once, shared) = match tokens {
                 1 => (&part.one, self.rows, 1),
-                ..=FEW => (&part.few, ROWS, TOKENS),
+                _ if few => (&part.few, ROWS, self.few_shared),
                 _ => (&part.many, self.many_rows, GEMM_TOKENS),
             };
             let [a, b] = grid(wanted.div_ceil(at_once as usize), self.max_groups);
             let params = params::Matmul { rows: wanted as u32, tokens: tokens32, stride: a, ..part.params };
-            let token_groups = tokens32.div_ceil(shared);
-            // In `gemm`, neighbouring workgroups share weights.
-            let groups = if tokens > FEW { [token_groups, a, b] } else { [a, b, token_groups] };
-            recorder.dispatch(op, &params, groups);
+            // Neighbouring workgroups share weights.
+            recorder.dispatch(op, &params, [tokens32.div_ceil(shared), a, b]);
         }
     }
 }
@@ -242,6 +238,13 @@ impl Matmul {
 /// invocations would be idle.
 pub(super) fn gemv_workgroup(readers: usize) -> u32 {
     if readers > 64 { 128 } else { 64 }
+}
+
+/// Returns the tokens per workgroup for few tokens. The activations of four tokens of 32 columns
+/// each need 200 registers, so that half as many workgroups run at a time. Rounded activations and
+/// fewer columns at a time need at most 128.
+fn shared_by(ty: WeightType, packed: bool) -> u32 {
+    if ty.parts() == 4 && !packed { 2 } else { 4 }
 }
 
 #[cfg(test)]

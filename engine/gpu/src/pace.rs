@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::trust::FaultCounter;
+use super::{FEW_TOKENS, trust::FaultCounter};
 
 /// Longest intended time of a submission, in seconds. Some submissions take longer than predicted,
 /// because the clock drops or other programs use the device.
@@ -23,8 +23,6 @@ const RECENT: usize = 8;
 const TELLING_WORK: u64 = 1 << 21;
 /// Tokens whose multiplications with a weight take about as long as reading the weight.
 const READ: u64 = 8;
-/// Most tokens for the kernels for single tokens.
-const FEW_TOKENS: usize = 8;
 
 /// Kind of work. Each kind has a pace of its own, because its kernels use the device differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

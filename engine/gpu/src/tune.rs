@@ -12,7 +12,7 @@ use thermocline_shaders::WeightType;
 
 use super::{
     AdapterKind, Caps, CooperativeTile, Gpu, GpuFeature, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, MemoryUse,
-    ProductSample, Purpose, Recorder, SampleSize, Usage, coop, pitch,
+    ProductSample, Purpose, Recorder, SampleSize, Usage, coop, pitch, token_bits::products_keep_bits,
 };
 use thermocline_base::error::{Error, Result};
 
@@ -59,6 +59,26 @@ pub(super) struct Tuning {
     packed: Option<bool>,
     shapes: Mutex<HashMap<WeightType, KernelShape>>,
     cooperative: OnceLock<bool>,
+    /// Results of the trials of kernels for a few tokens.
+    keep_bits: Mutex<HashMap<(FewTokensKernel, WeightType), TokenTrial>>,
+}
+
+/// Result of the trial of a kernel for a few tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenTrial {
+    KeepsBits,
+    ChangesBits,
+    /// Nothing is known. The trial is repeated.
+    NoRoom,
+}
+
+/// Kernels with variants for a few tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum FewTokensKernel {
+    /// `gemv` or `gemv_dot`.
+    Product,
+    /// `sparse_down`.
+    Down,
 }
 
 impl Tuning {
@@ -84,7 +104,41 @@ impl Tuning {
         };
         // 16-bit floats would lose the precision of F32 weights.
         let cooperative = cooperative && ty != WeightType::F32;
-        Ok(KernelShape { cooperative, ..self.one_token(gpu, ty)? })
+        let shape = KernelShape { cooperative, ..self.one_token(gpu, ty)? };
+        self.try_tokens(gpu, FewTokensKernel::Product, ty, || products_keep_bits(gpu, ty, shape))?;
+        Ok(shape)
+    }
+
+    /// Notes once per device, when there is room, whether a few tokens keep their bits in `kernel`, with weights of type
+    /// `ty`. The tests compare the bits on software adapters, which have no trial.
+    pub fn try_tokens(
+        &self,
+        gpu: &Gpu,
+        kernel: FewTokensKernel,
+        ty: WeightType,
+        trial: impl FnOnce() -> Result<bool>,
+    ) -> Result<()> {
+        if gpu.is_counting() || gpu.report().kind == AdapterKind::Software {
+            return Ok(());
+        }
+        let mut keep_bits = self.keep_bits.lock();
+        if keep_bits.get(&(kernel, ty)).is_some_and(|found| *found != TokenTrial::NoRoom) {
+            return Ok(());
+        }
+        let found = match trial() {
+            Err(Error::Memory { .. }) => TokenTrial::NoRoom,
+            Ok(true) => TokenTrial::KeepsBits,
+            Ok(false) => TokenTrial::ChangesBits,
+            Err(error) => return Err(error),
+        };
+        tracing::info!(adapter = gpu.report().name, ?kernel, %ty, ?found, "bits of tokens among others were tried");
+        keep_bits.insert((kernel, ty), found);
+        Ok(())
+    }
+
+    /// True if a few tokens keep their bits in every kernel that has been prepared.
+    pub fn keeps_bits(&self) -> bool {
+        self.keep_bits.lock().values().all(|found| *found == TokenTrial::KeepsBits)
     }
 
     /// Returns the weight types whose single-token products round activations.
@@ -252,9 +306,9 @@ mod tests {
             let mutation = Some(KernelMutation { kernel, from, to });
             Gpu::open(&GpuOptions { mutation, ..GpuOptions::first() }).unwrap()
         };
-        let packed = wrong("gemv_dot", "return piece.scale * sum", "return piece.scale * sum * 1.01");
+        let packed = wrong("gemv_dot", "return input.scale * sum", "return input.scale * sum * 1.01");
         assert_eq!(chosen(&packed), Some(kinds[1]));
-        let floats = wrong("gemv", "+ first.offset * input.sum", "- first.offset * input.sum");
+        let floats = wrong("gemv", "+ w.offset * input.sum", "- w.offset * input.sum");
         assert_eq!(chosen(&floats), Some(kinds[0]));
         let neither = quickest_right(&floats, WeightType::Q4_K, vec![(Duration::ZERO, kinds[1])]).unwrap();
         assert_eq!(neither, None);

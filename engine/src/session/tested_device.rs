@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_device_that_is_wrong_without_any_feature_is_not_used() {
         let (folder, fallbacks) = (tempfile::tempdir().unwrap(), Fallbacks::default());
-        let mutation = Some(["gemv", "+ first.offset * input.sum", "- first.offset * input.sum"]);
+        let mutation = Some(["gemv", "+ w.offset * input.sum", "- w.offset * input.sum"]);
         let gpu = open(mutation, &fallbacks).unwrap();
         assert!(!trusted(&gpu, &[TensorType::Q4_K], folder.path(), &fallbacks).0);
         let Err(Error::Gpu { reason, .. }) = open(mutation, &fallbacks) else { panic!("it was given up") };

@@ -18,6 +18,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("coop_tiles.wgsl", include_str!("coop_tiles.wgsl")),
     ("element.wgsl", include_str!("element.wgsl")),
     ("expert.wgsl", include_str!("expert.wgsl")),
+    ("few_tokens.wgsl", include_str!("few_tokens.wgsl")),
     ("fifth_bits.wgsl", include_str!("fifth_bits.wgsl")),
     ("head.wgsl", include_str!("head.wgsl")),
     ("iq4_values.wgsl", include_str!("iq4_values.wgsl")),

@@ -29,16 +29,18 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("gemv", "w128r4", &[("ROWS", 4.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 128.0)]),
     ("gemv", "w64r8", &[("ROWS", 8.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 64.0)]),
     ("gemv", "w256r2", &[("ROWS", 2.0), ("TOKENS", 1.0), ("WORKGROUP_SIZE", 256.0)]),
-    ("gemv", "few", &[("ROWS", 4.0), ("TOKENS", 4.0), ("WORKGROUP_SIZE", 128.0)]),
+    ("gemv", "w128r4t2", &[("ROWS", 4.0), ("TOKENS", 2.0), ("WORKGROUP_SIZE", 128.0)]),
+    ("gemv", "w128r4t4", &[("ROWS", 4.0), ("TOKENS", 4.0), ("WORKGROUP_SIZE", 128.0)]),
     ("gemv_dot", "w128r4", &[("ROWS", 4.0), ("WORKGROUP_SIZE", 128.0)]),
     ("gemv_dot", "w64r8", &[("ROWS", 8.0), ("WORKGROUP_SIZE", 64.0)]),
+    ("gemv_dot", "w128r4t4", &[("ROWS", 4.0), ("TOKENS", 4.0), ("WORKGROUP_SIZE", 128.0)]),
     ("norm", "w256", &[("WORKGROUP_SIZE", 256.0)]),
     ("slot_list", "w256", &[("BLOCKS", 16.0), ("WORKGROUP_SIZE", 256.0)]),
     ("sparse_gate_up", "dense", &[("GATED", 1.0), ("GATE_FIRST", 0.0)]),
     ("sparse_gate_up", "exact", &[("GATED", 1.0), ("GATE_FIRST", 1.0)]),
     ("sparse_down", "all", &[("SKIP", 0.0), ("TOKENS", 1.0)]),
     ("sparse_down", "fired", &[("SKIP", 1.0), ("TOKENS", 1.0)]),
-    ("sparse_down", "few", &[("SKIP", 0.0), ("TOKENS", 8.0)]),
+    ("sparse_down", "t4", &[("SKIP", 0.0), ("TOKENS", 4.0)]),
 ];
 
 /// The variants of a kernel: names (empty if there is only one) and override values.

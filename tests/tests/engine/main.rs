@@ -38,6 +38,7 @@ mod published_keys;
 mod recurrent_models;
 mod refused_models;
 mod refused_tensors;
+mod same_bits_gpu;
 mod same_text;
 mod session;
 mod sidecar;

@@ -50,6 +50,10 @@ impl TestInput {
     fn random(gpu: &Gpu, tokens: usize, cols: usize) -> Self {
         let mut values = noise(tokens * pitch(cols), 77);
         values.chunks_exact_mut(pitch(cols)).for_each(|row| row[cols..].fill(0.0));
+        TestInput::new(gpu, values, cols)
+    }
+
+    fn new(gpu: &Gpu, values: Vec<f32>, cols: usize) -> Self {
         let bytes = bytemuck::cast_slice(&values);
         let buffer = gpu.arena().buffer(Purpose::Scratch, "x", bytes.len() as u64, Usage::Storage).unwrap();
         let mut ring = UploadRing::new(gpu, 1, bytes.len() as u64).unwrap();
@@ -57,6 +61,12 @@ impl TestInput {
         ring.record(&mut recorder, &[(bytes, &buffer, 0)]).unwrap();
         recorder.submit().unwrap();
         TestInput { values, cols, buffer }
+    }
+
+    /// Returns one token's activations as an input of one row.
+    fn token(&self, gpu: &Gpu, token: usize) -> Self {
+        let pitch = pitch(self.cols);
+        TestInput::new(gpu, self.values[token * pitch..][..pitch].to_vec(), self.cols)
     }
 }
 
@@ -120,6 +130,35 @@ fn matmul_agrees_with_f64_for_every_type_and_tier() {
     Tier::ALL.into_iter().for_each(every_type_agrees_with_f64);
 }
 
+/// Checks the kernels for a few tokens. Every token's product has the bits that it has alone.
+fn tokens_have_their_own_bits(options: GpuOptions, types: &[TensorType]) {
+    let what = format!("{:?}, packed {:?}", options.tier, options.packed_dot);
+    let gpu = Gpu::open(&GpuOptions { adapter: GpuOptions::first().adapter, ..options }).unwrap();
+    for ty in types {
+        let (rows, cols) = (37, if ty.block_len() == 1 { 333 } else { 768 });
+        let matrix = upload(&gpu, &[&random_matrix(*ty, rows, cols, 5)]);
+        let x = TestInput::random(&gpu, FEW_TOKENS, cols);
+        let alone = (0..FEW_TOKENS).flat_map(|token| product(&gpu, &matrix, &x.token(&gpu, token), None, 1));
+        let alone: Vec<u32> = alone.map(f32::to_bits).collect();
+        for tokens in 2..=FEW_TOKENS {
+            let together = product(&gpu, &matrix, &x, None, tokens);
+            let same = together.iter().zip(&alone).filter(|(together, alone)| together.to_bits() == **alone).count();
+            assert_eq!(same, together.len(), "{ty} {tokens} tokens, {what}");
+        }
+    }
+}
+
+#[test]
+fn tokens_have_the_same_bits_alone_and_among_others() {
+    let packed: Vec<TensorType> =
+        TensorType::WEIGHTS.into_iter().filter(|ty| WeightType::PACKED.contains(&ty.device_type())).collect();
+    for tier in [Tier::PORTABLE, Tier { subgroups: true, f16: true }] {
+        let options = |packed| GpuOptions { tier: Some(tier), packed_dot: Some(packed), ..GpuOptions::default() };
+        tokens_have_their_own_bits(options(false), &TensorType::WEIGHTS);
+        tokens_have_their_own_bits(options(true), &packed);
+    }
+}
+
 #[test]
 fn matmul_agrees_with_f64_for_stacked_and_split_matrices() {
     let gpu = open(Tier { subgroups: true, f16: true }, Some(96 << 10));
@@ -163,10 +202,11 @@ fn packed_matmul_equals_that_of_rounded_activations() {
         ] {
             let file = random_matrix(ty, 301, 768, 8);
             let matrix = upload(&gpu, &[&file]);
-            let mut x = TestInput::random(&gpu, 2, 768);
+            let many = FEW_TOKENS + 1;
+            let mut x = TestInput::random(&gpu, many, 768);
             let what = format!("{ty} {tier}");
-            check(&product(&gpu, &matrix, &x, None, 2), &[&file], &x, &[], 2, &what);
-            let got = product(&gpu, &matrix, &x, None, 1);
+            check(&product(&gpu, &matrix, &x, None, many), &[&file], &x, &[], many, &what);
+            let got = [1, 2, FEW_TOKENS].map(|tokens| (tokens, product(&gpu, &matrix, &x, None, tokens)));
             if WeightType::PACKED.contains(&matrix.ty()) {
                 for chunk in x.values.chunks_exact_mut(32) {
                     let scale = chunk.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
@@ -174,7 +214,7 @@ fn packed_matmul_equals_that_of_rounded_activations() {
                     chunk.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
                 }
             }
-            check(&got, &[&file], &x, &[], 1, &what);
+            got.iter().for_each(|(tokens, got)| check(got, &[&file], &x, &[], *tokens, &what));
         }
     }
 }

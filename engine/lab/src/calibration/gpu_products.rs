@@ -9,10 +9,7 @@ use super::{
 };
 use thermocline_base::error::Result;
 use thermocline_formats::quant::TensorType;
-use thermocline_gpu::{Buffer, Gpu, GpuMatrix, Matmul, Purpose, Recorder, Uploader, Usage, pitch};
-
-/// Most tokens for which memory limits the speed of a product.
-const FEW_TOKENS: usize = 8;
+use thermocline_gpu::{Buffer, FEW_TOKENS, Gpu, GpuMatrix, Matmul, Purpose, Recorder, Uploader, Usage, pitch};
 
 /// Products `W x` of equal `[rows, cols]` matrices on a device, with shared inputs and results.
 pub(super) struct GpuProducts {

@@ -75,7 +75,7 @@ impl<'a> ExpertPass<'a> {
         let (experts, tokens) = (self.experts, self.tokens);
         let (pairs, buffers) = (tokens * experts.experts.used, &experts.buffers);
         if !experts.blocks.is_empty() {
-            let grouped = buffers.groups.pay(pairs);
+            let grouped = buffers.groups.pay(tokens, pairs);
             if grouped {
                 buffers.groups.record(recorder, pairs);
             }

@@ -16,7 +16,9 @@ use super::{
 };
 use crate::runtime::MAX_SHORTLIST;
 use thermocline_base::error::Result;
-use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of};
+use thermocline_gpu::{
+    Buffer, BufferRows, FEW_TOKENS, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of,
+};
 use thermocline_model::{Register, Weights};
 
 const _: () = assert!(MAX_SHORTLIST as u32 == TOP_K_MOST);
@@ -48,7 +50,8 @@ impl Head {
     pub fn new(loader: &mut GpuLoader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
         let (gpu, config) = (loader.gpu, loader.config);
         let row = pitch(config.n_vocab);
-        let most = LOGITS_BYTES.min(gpu.caps().max_binding as usize);
+        // A few tokens are computed together, so that each has the steps of a single token.
+        let most = LOGITS_BYTES.max(FEW_TOKENS * row * 4).min(gpu.caps().max_binding as usize);
         let rows = (most / (row * 4)).clamp(1, loader.chunk);
         let logits = loader.scratch("logits", rows * row)?;
         let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
@@ -94,7 +97,7 @@ impl Head {
         logits: &mut [f32],
     ) -> Result<()> {
         let (end, row) = (tokens.end, pitch(self.n_vocab));
-        let due = self.add_unless_first(segment, registers, due, &tokens);
+        let due = self.add_unless_in_norm(segment, registers, due, &tokens);
         for (start, logits) in tokens.step_by(self.rows).zip(logits.chunks_mut(self.rows * self.n_vocab)) {
             let rows = start..(start + self.rows).min(end);
             self.expect(segment, rows.len())?;
@@ -119,7 +122,7 @@ impl Head {
         ids: &mut [u32],
         logits: &mut [f32],
     ) -> Result<()> {
-        let due = self.add_unless_first(segment, registers, due, &(token..token + 1));
+        let due = self.add_unless_in_norm(segment, registers, due, &(token..token + 1));
         self.expect(segment, 1)?;
         self.record(segment.recorder(), registers, due, token..token + 1);
         let (found_values, found_ids) = self.top.record(segment.recorder(), ids.len());
@@ -131,13 +134,20 @@ impl Head {
         })
     }
 
-    /// Adds `Out` to the residual stream if the addition is due. If the first token is the only
-    /// one, its norm adds `Out` instead, and the function returns true.
-    fn add_unless_first(&self, segment: &mut Segment, registers: &Registers, due: bool, tokens: &Range<usize>) -> bool {
-        if due && tokens.end > 1 {
+    /// Adds `Out` to the residual stream if the addition is due. If the first tokens are computed
+    /// together, their norm adds `Out` instead, and the function returns true.
+    fn add_unless_in_norm(
+        &self,
+        segment: &mut Segment,
+        registers: &Registers,
+        due: bool,
+        tokens: &Range<usize>,
+    ) -> bool {
+        let in_norm = tokens.start == 0 && tokens.end <= self.rows;
+        if due && !in_norm {
             registers.add.record(segment.recorder(), tokens.end);
         }
-        due && tokens.end <= 1
+        due && in_norm
     }
 
     /// Announces the work of the logits of `tokens` tokens.

@@ -187,7 +187,7 @@ impl LatentOps {
             }
         }
         let pairs = tokens * shape.heads.n_head;
-        let grouped = buffers.groups.pay(pairs);
+        let grouped = buffers.groups.pay(tokens, pairs);
         if grouped {
             buffers.groups.record(recorder, pairs);
         }
@@ -198,7 +198,7 @@ impl LatentOps {
     /// same way as for the queries.
     pub fn record_values(&self, recorder: &mut Recorder, buffers: &LatentBuffers, n_head: usize, tokens: usize) {
         let pairs = tokens * n_head;
-        self.values.record(recorder, pairs, buffers.groups.pay(pairs));
+        self.values.record(recorder, pairs, buffers.groups.pay(tokens, pairs));
     }
 }
 

@@ -52,7 +52,7 @@ impl NeuronBuffers {
         Ok(NeuronBuffers {
             slots,
             activation,
-            sums: PartialSumBuffer::new(loader, weights.types().1, weights.down.weight.cols())?,
+            sums: PartialSumBuffer::new(loader, weights.types().1, weights.down.weight.cols(), neurons)?,
             lists: loader.scratch("lists of hot neurons", slots + MOST_BLOCKS * SLOT_MULTIPLE)?,
             grids: gpu.arena().buffer(Purpose::Scratch, "grids of hot neurons", grid_bytes, Usage::Indirect)?,
             masks,
@@ -73,6 +73,6 @@ impl NeuronBuffers {
     /// True if these buffers suit a layer of `weights`.
     pub fn fits(&self, weights: NeuronWeights<'_>) -> bool {
         (self.neurons, self.gated, self.limit) == (weights.neurons(), weights.gate.is_some(), weights.limit)
-            && self.sums.fits(weights.types().1, weights.down.weight.cols())
+            && self.sums.fits(weights.types().1, weights.down.weight.cols(), weights.neurons())
     }
 }

@@ -2,17 +2,16 @@
 //! `y = sum over neurons of hidden[n] * W[n]`. A layer's neurons may be in several matrices. Each
 //! matrix writes partial sums, and the partial sums are then added up.
 
-use thermocline_shaders::{
-    WeightType,
-    limits::{GEMM_NEURONS_COLUMNS, SPARSE_DOWN_TOKENS},
-};
+use thermocline_shaders::{WeightType, limits::GEMM_NEURONS_COLUMNS};
 
 use super::{
     elementwise::{WORKGROUP, flat_grid},
     loader::GpuLoader,
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
-use thermocline_gpu::{Binding, Buffer, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch};
+use thermocline_gpu::{
+    Binding, Buffer, FEW_TOKENS, Gpu, MatrixPart, Op, Purpose, Recorder, SparseDownVariant, params, pitch,
+};
 use thermocline_model::Linear;
 
 /// Workgroups of one dispatch over a few tokens.
@@ -22,12 +21,8 @@ const LEAST_NEURONS: usize = 64;
 /// Number of matrices with partial sums of their own; further matrices add to existing partial
 /// sums.
 const MATRICES: usize = 8;
-/// Invocations of a `sparse_down` workgroup, and how many groups of eight columns it reads side by
-/// side.
-const DOWN_WORKGROUP: u32 = 128;
-const STRIP: usize = 32;
 /// Largest number of tokens for which the untiled kernel is faster.
-const FEW: usize = 16;
+const MOST_UNTILED: usize = 16;
 /// Invocations of a `gemm_neurons` workgroup, which computes half as many tokens.
 const GEMM_WORKGROUP: u32 = 128;
 
@@ -38,8 +33,12 @@ pub(crate) struct PartialSumBuffer {
     buffer: Buffer,
     /// Number of rows: partial sums times tokens.
     rows: usize,
+    /// Most tokens that have as many partial sums each as one token.
+    few: usize,
     /// 32-column chunks per row.
     chunks: usize,
+    /// Most neurons of a layer.
+    neurons: usize,
 }
 
 /// The partial sums of one FFN's output for some tokens, counted while they are recorded.
@@ -58,24 +57,22 @@ impl PartialSums {
     }
 }
 
-/// Workgroups across a row of `chunks` times 32 columns.
-fn strips(chunks: usize) -> usize {
-    (chunks * 4).div_ceil(STRIP)
-}
-
 impl PartialSumBuffer {
-    /// Makes the buffer for rows of `cols` weights of type `ty`.
-    pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
+    /// Makes the buffer for `neurons` rows of `cols` weights of type `ty`.
+    pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize, neurons: usize) -> Result<Self> {
         let chunks = chunks(ty, cols);
         let most = loader.gpu.caps().max_binding as usize / (chunks * 128);
-        // Every token needs at least one partial sum from the device and one from the CPU.
-        let rows = (WORKGROUPS / strips(chunks) + MATRICES).min(most).max(2 * loader.chunk);
-        Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
+        // A few tokens have as many partial sums each as one token. Every token needs at least one
+        // partial sum from the device and one from the CPU.
+        let few = FEW_TOKENS.min(loader.chunk);
+        let of_one = (WORKGROUPS / SparseDownVariant::strips(chunks)).min(neurons / LEAST_NEURONS) + MATRICES;
+        let rows = (of_one * few).min(most).max(2 * loader.chunk);
+        Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, few, chunks, neurons })
     }
 
-    /// True if the buffer suits rows of `cols` weights of type `ty`.
-    pub fn fits(&self, ty: WeightType, cols: usize) -> bool {
-        self.chunks == chunks(ty, cols)
+    /// True if the buffer suits `neurons` rows of `cols` weights of type `ty`.
+    pub fn fits(&self, ty: WeightType, cols: usize, neurons: usize) -> bool {
+        self.chunks == chunks(ty, cols) && neurons <= self.neurons
     }
 
     /// Adds a partial sum that is uploaded, `[tokens, 32 * chunks]`. Returns the buffer and the
@@ -105,7 +102,7 @@ pub(crate) struct NeuronRows {
     all: Op,
     fired: Op,
     /// A few tokens, which share the rows read, because few neurons are silent for all of them.
-    few: Op,
+    few: (Op, SparseDownVariant),
     /// Many tokens, in tiles.
     many: Op,
 }
@@ -121,13 +118,7 @@ impl NeuronRows {
         start: usize,
         sums: &PartialSumBuffer,
     ) -> Result<Self> {
-        let down = |tokens: u32, skip: f64| {
-            // For a single token an invocation computes more columns.
-            let strip = if tokens == 1 { STRIP / ty.parts() } else { STRIP };
-            let tokens = ("TOKENS", f64::from(tokens));
-            let overrides = [("SKIP", skip), ("STRIP", strip as f64), tokens];
-            gpu.pipelines().get("sparse_down", Some(ty), DOWN_WORKGROUP, &overrides)
-        };
+        let [one, fired, several] = SparseDownVariant::all(gpu, ty)?;
         let offset = start as u64 * 4;
         let bindings = [
             part.main(),
@@ -135,14 +126,14 @@ impl NeuronRows {
             Binding::part(hidden, offset, hidden.bytes() - offset),
             (&sums.buffer).into(),
         ];
-        let all = Op::new(gpu, &down(1, 0.0)?, &bindings)?;
+        let all = Op::new(gpu, &one.pipeline, &bindings)?;
         let gemm = gpu.pipelines().get("gemm_neurons", Some(ty), GEMM_WORKGROUP, &[])?;
         let many = Op::new(gpu, &gemm, &bindings)?;
         Ok(NeuronRows {
             neurons: part.rows().len(),
             sums: sums.clone(),
-            fired: all.variant(&down(1, 1.0)?),
-            few: all.variant(&down(SPARSE_DOWN_TOKENS, 0.0)?),
+            fired: all.variant(&fired.pipeline),
+            few: (all.variant(&several.pipeline), several),
             many,
             all,
         })
@@ -165,20 +156,27 @@ impl NeuronRows {
     ) {
         let tokens = partials.tokens;
         // Workgroups over the columns and over the tokens of a partial sum.
+        let strips = SparseDownVariant::strips(self.sums.chunks);
         let (across, groups, op) = match (tokens, skip) {
-            (1, true) => (strips(self.sums.chunks), 1, &self.fired),
-            (1, false) => (strips(self.sums.chunks), 1, &self.all),
-            (..=FEW, _) => (strips(self.sums.chunks), tokens.div_ceil(SPARSE_DOWN_TOKENS as usize), &self.few),
+            (1, true) => (strips, 1, &self.fired),
+            (1, false) => (strips, 1, &self.all),
+            (..=MOST_UNTILED, _) => {
+                let (op, variant) = &self.few;
+                ((self.sums.chunks * 4).div_ceil(variant.strip), tokens.div_ceil(variant.tokens), op)
+            }
             _ => {
                 let at_once = self.many.pipeline().workgroup() as usize / 2;
                 ((self.sums.chunks * 32).div_ceil(GEMM_NEURONS_COLUMNS as usize), tokens.div_ceil(at_once), &self.many)
             }
         };
-        let wanted = WORKGROUPS / (across * groups) * neurons / partials.neurons;
+        // A few tokens have the ranges of one token, so that their sums have the same order.
+        let few = tokens <= FEW_TOKENS;
+        let of_range = if few { strips } else { across * groups };
+        let wanted = (WORKGROUPS / of_range).max(1) * neurons / partials.neurons;
         let wanted = wanted.min(neurons / LEAST_NEURONS).max(1);
         // One place stays free for the CPU's partial sum.
-        let room = (self.sums.rows / tokens).saturating_sub(partials.used + 1);
-        let fresh = partials.used == 0 || (tokens == 1 && room > 0);
+        let room = (self.sums.rows / tokens.max(self.sums.few)).saturating_sub(partials.used + 1);
+        let fresh = partials.used == 0 || (few && room > 0);
         let (first, splits) =
             if fresh { (partials.used, wanted.min(room).max(1)) } else { (0, wanted.min(partials.used)) };
         if fresh {
@@ -193,9 +191,8 @@ impl NeuronRows {
             first: first as u32,
             accumulate: u32::from(!fresh),
         };
-        // In tiles, neighbouring workgroups share weights.
-        let grid = if tokens > FEW { [groups, across, splits] } else { [across, splits, groups] };
-        recorder.dispatch(op, &params, grid.map(|n| n as u32));
+        // Neighbouring workgroups share weights.
+        recorder.dispatch(op, &params, [groups, across, splits].map(|n| n as u32));
     }
 }
 
@@ -257,9 +254,10 @@ impl NeuronsDown {
         // Each part's hidden activations begin at its first neuron, so that neuron must be aligned
         // for a binding.
         let step = most_rows(gpu, ty, cols, (gpu.caps().binding_alignment.max(16) / 4) as usize);
-        let sums = match before.and_then(|before| before.parts.first()).filter(|rows| rows.sums.fits(ty, cols)) {
+        let sums = match before.and_then(|before| before.parts.first()).filter(|rows| rows.sums.fits(ty, cols, neurons))
+        {
             Some(rows) => rows.sums.clone(),
-            None => PartialSumBuffer::new(loader, ty, cols)?,
+            None => PartialSumBuffer::new(loader, ty, cols, neurons)?,
         };
         let bias = linear.bias.as_ref().map(|bias| loader.vector("a bias", bias)).transpose()?;
         let mut parts = Vec::new();

@@ -12,11 +12,8 @@ use super::{
 };
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::{AttentionWindow, HeadSizes};
-use thermocline_gpu::{Gpu, WorkKind, params, work_of};
+use thermocline_gpu::{FEW_TOKENS, Gpu, Recorder, WorkKind, params, work_of};
 
-/// Most tokens computed by `attention_decode`, in which each token's keys are divided among
-/// workgroups of its own. `attention_prompt` computes more tokens, in groups of queries.
-const FEW_TOKENS: usize = 8;
 /// Tokens in a group of queries, which one workgroup computes.
 const QUERIES: usize = limits::ATTENTION_QUERIES as usize;
 
@@ -103,6 +100,8 @@ impl AttentionOps {
             window: shape.seen(),
             per_key: n_head as u64 * widths,
         };
+        // `attention_decode` divides each token's keys among workgroups of its own.
+        // `attention_prompt` computes more tokens, in groups of queries.
         if scores.rows <= FEW_TOKENS {
             // Keys and values are read once per token, for all query heads that share them.
             let seen = scores.keys(scores.rows.saturating_sub(1), scores.rows);
@@ -165,13 +164,24 @@ impl AttentionOps {
         }
     }
 
-    /// Records a few `rows` of a cache, each with its keys divided among workgroups.
+    /// Records a few `rows` of a cache, each with its keys divided among workgroups in the same way
+    /// as if it were the only row.
     fn record_alone(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>, rows: Range<usize>) {
-        let (layout, mut params) = (&self.layout, self.score_params(of, &rows));
-        let recorder = segment.recorder();
-        let workgroups = layout.workgroups.min(gpu.caps().max_groups);
-        let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
-        (params.span, params.splits) = (grid.span, grid.splits);
+        let workgroups = self.layout.workgroups.min(gpu.caps().max_groups);
+        let mut start = rows.start;
+        while start < rows.end {
+            let params = self.score_params(of, &(start..rows.end));
+            let grid = DecodeGrid::new(&params, self.layout.decode_heads, workgroups);
+            self.record_grid(segment.recorder(), of, params, grid);
+            start += grid.tokens as usize;
+        }
+    }
+
+    /// Records the first tokens of `params` whose splits are those of `grid`.
+    fn record_grid(&self, recorder: &mut Recorder, of: &CacheRows<'_>, params: params::Attention, grid: DecodeGrid) {
+        let layout = &self.layout;
+        let DecodeGrid { span, splits, tokens, .. } = grid;
+        let params = params::Attention { span, splits, tokens, ..params };
         for page in of.pages {
             let decode = if grid.splits == 1 { &page.decode } else { &page.decode_split };
             let params = page.params(params);

@@ -127,6 +127,7 @@ impl CpuShare {
         let blocks = [FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }];
         let task = FfnTask {
             sparsity: pass.sparsity,
+            separate: pass.is_separate_on_both_sides(layer),
             prediction: mask.filter(|_| predicted).map(PredictionSource::Mask),
             activation_threshold: ffn.activation_threshold,
             observed,

@@ -27,6 +27,7 @@ mod deferred_firing;
 mod device_step;
 mod planner;
 mod processor;
+mod same_bits;
 mod split_layer;
 mod streaming;
 mod transition;

@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{cpu_share::CpuShare, planner::Planner};
+use super::{cpu_share::CpuShare, planner::Planner, same_bits::same_bits};
 use crate::{
     device::{
         device_ffn::{DeviceFfn, units},
@@ -365,6 +365,14 @@ impl Processor for HybridProcessor {
         if let StreamSide::Device(device) = self.side() {
             device.report(pass.probe);
         }
+    }
+
+    fn same_bits(&self, model: &Model, mode: Sparsity) -> usize {
+        same_bits(self.cold.cpu.same_bits(model, mode), model, mode)
+    }
+
+    fn keeps_bits(&self) -> bool {
+        self.gpu.keeps_bits()
     }
 
     fn expect_sparsity(&mut self, mode: Sparsity) {

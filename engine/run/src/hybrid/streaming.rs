@@ -5,6 +5,7 @@
 use super::processor::HybridProcessor;
 use crate::{device::device_model::DeviceModel, placement::Streaming, runtime::Pass};
 use thermocline_base::error::{Error, Result};
+use thermocline_gpu::FEW_TOKENS;
 use thermocline_model::{Ffn, Model};
 
 impl HybridProcessor {
@@ -47,7 +48,9 @@ impl HybridProcessor {
     pub(super) fn streams(&self, pass: &Pass<'_>, layer: usize) -> bool {
         let cold = self.cold.neurons[layer].len();
         match &pass.model.weights.layers[layer].ffn {
-            Ffn::Dense(ffn) if cold > 0 => {
+            // A few separate tokens have the sums of single tokens, whose cold neurons the CPU
+            // computes.
+            Ffn::Dense(ffn) if cold > 0 && !(pass.separate && pass.tokens.len() <= FEW_TOKENS) => {
                 self.streaming.pays(ffn, ffn.up.weight.rows().saturating_sub(cold), cold, pass.tokens.len())
             }
             _ => false,

@@ -165,7 +165,8 @@ impl Forward {
     /// guarantees equal bits, for example while predictors are checked, because each check has its
     /// own tokens.
     pub fn same_bits(&self) -> usize {
-        if self.correction.recall_check.is_some() { 1 } else { self.same_bits }
+        let keeps = self.correction.recall_check.is_none() && self.processor.keeps_bits();
+        if keeps { self.same_bits } else { 1 }
     }
 
     /// Sets the correction of the predictors' thresholds for the next calls of [`Forward::run`] and

@@ -1,7 +1,7 @@
 //! A pass: the computation of one chunk of tokens, and its settings.
 
 use super::Probe;
-use thermocline_model::{Model, Sparsity};
+use thermocline_model::{Model, SkipRule, Skips, Sparsity};
 
 /// Corrections of the layers' predictor thresholds, used while the predictors' recall is checked
 /// against a target.
@@ -66,6 +66,14 @@ impl<'a> Pass<'a> {
     /// True if a single token is computed.
     pub fn is_single(&self) -> bool {
         self.tokens.len() == 1
+    }
+
+    /// True if the CPU computes its part of `layer`, which is also on a device, as for single
+    /// tokens. Where single tokens skip neurons, the device computes all neurons of several tokens,
+    /// and the CPU does the same.
+    pub(crate) fn is_separate_on_both_sides(&self, layer: usize) -> bool {
+        let rule = SkipRule::of(&self.model.weights.layers[layer], self.model.config.activation);
+        self.separate && rule.skips(self.sparsity, true, false) == Skips::Nothing
     }
 
     /// Elements of a register, `[tokens, d_model]`.

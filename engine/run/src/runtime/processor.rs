@@ -78,6 +78,12 @@ pub trait Processor: Debug + Send {
         1
     }
 
+    /// False if a trial on the processor's device found that tokens of a pass lose the bits of
+    /// [`Processor::same_bits`].
+    fn keeps_bits(&self) -> bool {
+        true
+    }
+
     /// Announces the sparsity mode of the next passes, so that a processor can prepare for it
     /// between two passes.
     fn expect_sparsity(&mut self, mode: Sparsity) {

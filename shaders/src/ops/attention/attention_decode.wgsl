@@ -1,6 +1,6 @@
 // Attention of few tokens, each with workgroups of its own. Grid: (splits; kv_heads * ceil(n_head /
 // n_kv_head / HEADS); tokens). A workgroup takes HEADS query heads of one key/value head and `span`
-// keys, counted from the first key that any token sees. It goes through them in tiles with an
+// keys, counted from the first key that its token sees. It goes through them in tiles with an
 // online softmax (Milakov and Gimelshein 2018). Each key and value is read once for all HEADS.
 //   splits > 1: out is partials [tokens, n_head, splits, VALUE_UNITS + 1] in units: the sum of
 //               e^(score - max) * value, then max and the sum of e^(score - max).
@@ -54,9 +54,9 @@ fn attention_decode(
     let first_head = builtins.workgroup.y % blocks * HEADS;
 
     let position = params.position + token;
-    let base = first_seen(params.position) + split * params.span;
-    let start = max(base, first_seen(position));
-    let end = min(base + params.span, position + 1u);
+    // Where a token's splits begin does not depend on the other tokens.
+    let start = first_seen(position) + split * params.span;
+    let end = min(start + params.span, position + 1u);
     let rows = in_page * params.capacity;
     let ring = ring_start();
 

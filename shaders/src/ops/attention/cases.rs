@@ -104,7 +104,10 @@ fn cases_of(form: &AttentionForm, run: Run) -> Vec<KernelCase> {
     // At least one invocation per unit of a head.
     let workgroup = head_dim.max(value_dim).div_ceil(4).next_multiple_of(32).max(lanes);
     let heads = decode_heads(n_head, params.n_kv_head, head_dim).min(workgroup / 16);
-    let mut grid = DecodeGrid::new(&params, heads, most).of_heads(&params, heads);
+    // The last token sees the most keys.
+    let last = Attention { position: params.position + params.tokens - 1, ..params };
+    let alone = DecodeGrid::alone(&last, heads, most).of_heads(&params, heads);
+    let mut grid = DecodeGrid { tokens: params.tokens, ..alone };
     if most == 0 {
         grid.splits = (grid.span * grid.splits).div_ceil(ATTENTION_TILE);
         grid.span = ATTENTION_TILE;

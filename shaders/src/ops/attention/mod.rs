@@ -246,8 +246,8 @@ impl<'a> Inputs<'a> {
         let first_seen = |position: usize| if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
         let queries = (0..tokens).flat_map(|token| heads.clone().map(move |head| (token, head)));
         for ((token, head), split) in queries.flat_map(|query| (0..splits).map(move |split| (query, split))) {
-            let base = first_seen(first) + split * span;
-            let keys = base.max(first_seen(first + token))..(base + span).min(first + token + 1);
+            let start = first_seen(first + token) + split * span;
+            let keys = start..(start + span).min(first + token + 1);
             let Partial { highest, total, values } =
                 self.oracle(token, head, keys, has(options, "SINKS") && split == 0);
             if splits == 1 {

@@ -1,6 +1,7 @@
 //! Products of weights and rows of activations: `y[t, r] = W[r] . x[t]` with `W: [rows, cols]` and
 //! `x: [tokens, cols]`. A bias, ReLU and the addition to the earlier `y` are options. `gemv` is for
-//! few tokens, and `gemm` for many. `gemv_dot` multiplies activations of 8 bits (`quantise_q8`).
+//! few tokens, and `gemm` for many. `gemv_dot` is `gemv` with activations of 8 bits
+//! (`quantise_q8`). In both, a token's sums have the same order alone and among other tokens.
 //! `gemm_coop` and `gemm_coop_8` are `gemm` with the hardware's products of matrices of 16-bit
 //! floats, 16 and 8 elements wide. `half_scale` computes the scales of their activations.
 
@@ -88,7 +89,7 @@ struct MatmulForm {
     options: &'static str,
 }
 
-/// Forms of `gemv` and, if they have one token, of `gemv_dot`.
+/// Forms of `gemv` and `gemv_dot`.
 const FEW: [MatmulForm; 8] = [
     form(128, [4, 1], ""),
     form(32, [16, 1], "HAS_BIAS ACCUMULATE"),
@@ -148,7 +149,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         let product = MatmulSample::new(request.ty, size, false);
         for form in request.pick_of_type(&FEW, 0) {
             cases.push(product.case("gemv", form));
-            if is_packed && form.tokens == 1 {
+            if is_packed {
                 cases.push(product.case("gemv_dot", form));
             }
         }
@@ -221,10 +222,7 @@ impl MatmulSample {
         }
         let [row_groups, token_groups] = sizes([rows.div_ceil(form.rows), tokens.div_ceil(form.tokens)]);
         let stride = 2;
-        let groups = match kernel {
-            "gemv" | "gemv_dot" => [stride, row_groups.div_ceil(stride), token_groups],
-            _ => [token_groups, stride, row_groups.div_ceil(stride)],
-        };
+        let groups = [token_groups, stride, row_groups.div_ceil(stride)];
         let [rows, chunks, tokens, x_pitch] = sizes([*rows, weights.cols / 32, *tokens, weights.cols]);
         let [y_pitch, y_offset, bias_offset] = sizes([pitch, OFFSET, BIAS_OFFSET]);
         let params = Matmul { rows, chunks, tokens, x_pitch, y_pitch, y_offset, bias_offset, stride };
@@ -235,7 +233,7 @@ impl MatmulSample {
         let [row_group, token_group] = sizes([form.rows, form.tokens]);
         let case = match kernel {
             "gemv" => case.set("ROWS", row_group).set("TOKENS", token_group).input(x),
-            "gemv_dot" => case.set("ROWS", row_group).input(&quantise_q8::oracle(x)),
+            "gemv_dot" => case.set("ROWS", row_group).set("TOKENS", token_group).input(&quantise_q8::oracle(x)),
             _ => case.input(x),
         };
         let case = case.input(bias).input(&before);

@@ -143,7 +143,7 @@ fn case(weights: &SampleWeights, neurons: usize, tokens: usize, grid: &SparseDow
         let groups = [of_tokens, (32 * chunks).div_ceil(GEMM_NEURONS_COLUMNS), splits];
         KernelCase::new(kernel, workgroup, params, groups)
     } else {
-        let groups = [(4 * chunks).div_ceil(strip), splits, of_tokens];
+        let groups = [of_tokens, (4 * chunks).div_ceil(strip), splits];
         let case = KernelCase::new(kernel, workgroup, params, groups);
         case.set("STRIP", strip).set("TOKENS", grid.tokens).set("SKIP", grid.skip)
     };

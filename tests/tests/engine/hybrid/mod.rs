@@ -8,6 +8,7 @@ mod latent_experts;
 mod moving;
 mod placements;
 mod recurrent;
+mod same_bits;
 mod streaming;
 mod timing;
 

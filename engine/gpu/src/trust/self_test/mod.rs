@@ -19,16 +19,17 @@ pub use case_bench::{CaseBench, CaseDifference};
 pub use verdict::{KernelOutcome, KernelVerdict, SelfTest};
 
 use crate::{
-    FallbackPart, Gpu, GpuFeature, KernelFeatures, KernelShape, LargestError, ProductSample, RiskyStep, SampleSize,
-    Tier, WeightType,
+    FEW_TOKENS, FallbackPart, Gpu, GpuFeature, KernelFeatures, KernelShape, LargestError, ProductSample, RiskyStep,
+    SampleSize, Tier, WeightType,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::quant::TensorType;
 
-/// Tokens of the product that tests the kernel for a few tokens.
-const FEW_TOKENS: usize = 5;
 /// Most bytes of all inputs of a case together, and of all its results.
 const MOST_BYTES: u64 = 1 << 20;
+/// Numbers of tokens that the kernels for a few tokens are tested with. Five tokens leave a part of
+/// a workgroup's tokens unused.
+const SOME_TOKENS: &[usize] = &[1, 5, FEW_TOKENS];
 
 /// Tests every kernel of `gpu`; kernels that read weights are tested with each of `types`. `go_on`
 /// is called between two kernels.
@@ -104,9 +105,9 @@ impl Tests<'_> {
             for shape in shapes {
                 // The kernels of this shape, and the numbers of tokens that they compute.
                 let kernels: Vec<(&'static str, &[usize])> = match (shape, tile) {
-                    (KernelShape { packed: true, .. }, _) => vec![("gemv_dot", &[1])],
+                    (KernelShape { packed: true, .. }, _) => vec![("gemv_dot", SOME_TOKENS)],
                     (KernelShape { cooperative: true, .. }, Some(tile)) => vec![(tile.kernel(), &[usize::MAX])],
-                    _ => vec![("gemv", &[1, FEW_TOKENS]), ("gemm", &[usize::MAX])],
+                    _ => vec![("gemv", SOME_TOKENS), ("gemm", &[usize::MAX])],
                 };
                 for (kernel, tokens) in kernels {
                     let Some(feature) = self.feature(at, kernel, weights) else { continue };

@@ -106,7 +106,7 @@ fn a_text_that_is_wrong_takes_away_its_feature() {
     };
     let subgroups = mutation("norm", "subgroupAdd(value)", "subgroupMax(value)");
     assert_eq!((subgroups.failed_features(), subgroups.wrong_kernel()), (vec![GpuFeature::Subgroups], None));
-    let packed = mutation("gemv_dot", "return piece.scale * sum", "return piece.scale + sum");
+    let packed = mutation("gemv_dot", "return input.scale * sum", "return input.scale + sum");
     assert_eq!((packed.failed_features(), packed.wrong_kernel()), (vec![GpuFeature::PackedDot], None));
     let refused = mutation("top_k", "fn top_k", "fn other");
     let kernel = refused.wrong_kernel().unwrap();

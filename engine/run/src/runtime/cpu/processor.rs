@@ -85,8 +85,7 @@ impl CpuProcessor {
         &self.cpu
     }
 
-    /// The task of a layer's FFN. Its tokens are not separate: several tokens of a layer that is
-    /// otherwise computed elsewhere are dense.
+    /// The task of the FFN of a layer that is otherwise computed elsewhere.
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
         let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
@@ -107,7 +106,7 @@ impl CpuProcessor {
             x,
             residual: residual.unwrap_or(x),
             tokens,
-            separate: false,
+            separate: pass.is_separate_on_both_sides(layer),
             routed,
         }
     }

@@ -1,0 +1,23 @@
+//! The number of separate tokens that a pass may have so that each gets the bits of a single-token
+//! pass, where a part of the model is on a device.
+
+use crate::runtime::Sparsity;
+use thermocline_gpu::FEW_TOKENS;
+use thermocline_model::{Model, SkipRule, Skips};
+
+/// Most separate tokens in one pass whose logits have the bits of single-token passes, wherever the
+/// parts of `model` are. `of_cpu` is that number for the CPU alone.
+///
+/// On a device every sum has one order for up to [`FEW_TOKENS`] tokens. Products and neuron-major
+/// rows have kernels for several tokens with the order of one token. Pairs of tokens and experts
+/// are computed one by one, and attention divides the keys of each token as if it were alone. The
+/// other kernels compute each token separately.
+///
+/// A driver's compiler may break this order ([`Gpu::keeps_bits`](thermocline_gpu::Gpu::keeps_bits)).
+/// Skipping neurons is different, too: a device skips them only for single tokens, in other
+/// kernels. Modes that skip neurons therefore promise nothing.
+pub(super) fn same_bits(of_cpu: usize, model: &Model, mode: Sparsity) -> usize {
+    let rules = model.weights.layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
+    let skips = rules.into_iter().any(|rule| rule.skips(mode, true, false) != Skips::Nothing);
+    if skips { 1 } else { of_cpu.min(FEW_TOKENS) }
+}
