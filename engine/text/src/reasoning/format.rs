@@ -38,14 +38,16 @@ pub struct ReasoningFormat {
     pub(super) grammar: FormatGrammar,
 }
 
-/// Tags of most models, Seed-OSS, Mistral, Cohere, EXAONE Deep, Apertus, and Hy3, in this order.
-const TAGS: [(&str, &str); 7] = [
+/// Tags of most models, Seed-OSS, Mistral, Cohere, EXAONE Deep, Apertus, Hy3 and Hy4, in this
+/// order.
+const TAGS: [(&str, &str); 8] = [
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<thought>", "</thought>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<think:opensource>", "</think:opensource>"),
     ("<think:6124c78e>", "</think:6124c78e>"),
 ];
 

@@ -7,7 +7,7 @@ use super::{
     definition::Definitions,
     json_calls::JsonCalls,
     reader::{NamedCall, ToolReader},
-    tag_call::TagCall,
+    tag_call::{TagCall, Tags},
     value_call::{ValueCall, ValueForm},
 };
 
@@ -117,7 +117,6 @@ fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
 /// Recognises a call that starts with the name of its tool.
 fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let BodyPlace { brackets, spelling, tools, .. } = place;
-    let before = *cursor;
     if cursor.take(BRACE)? {
         cursor.skip_space();
         let name = tools.resolve(cursor.name()?).ok_or(Unread::Other)?;
@@ -140,12 +139,13 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         return Ok(Found::Call(Box::new(ToolReader::Values(ValueCall::new(ValueForm::Python, name)))));
     }
     let c = cursor.peek_word()?;
-    let mut keys = *cursor;
-    let is_end =
-        |keys: &mut TextCursor<'_>| if brackets.close.is_empty() { Ok(false) } else { keys.take(&brackets.close) };
-    if !brackets.open.is_empty() && (keys.take(&spelling.keys.parameter)? || is_end(&mut keys)?) {
-        *cursor = before;
-        return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.keys.clone())))));
+    // One of several calls has an end of its own.
+    let own_end = brackets.each.last();
+    let ends = own_end.into_iter().chain([&brackets.close]).filter(|text| !text.is_empty());
+    let mut ahead = *cursor;
+    if !brackets.open.is_empty() && ahead.take_any([&spelling.keys.parameter].into_iter().chain(ends))?.is_some() {
+        let tags = Tags { function_end: own_end.cloned().unwrap_or_default(), ..spelling.keys.clone() };
+        return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::named(tags, name)))));
     }
     if c == '`' {
         fence(cursor, BodyPlace { in_fence: false, ..place })?;

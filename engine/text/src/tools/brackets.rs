@@ -36,6 +36,9 @@ pub const TOOL_CALL: KnownBrackets = known("<tool_call>", "</tool_call>");
 pub const FUNCTION: KnownBrackets = known("<function=", "");
 /// MiniCPM 5.
 pub const ATTRIBUTES: KnownBrackets = known("<function name=", "");
+/// HunYuan, Hy3 and Hy4. In most vocabularies of Hy3 and Hy4 a suffix is part of each tag.
+pub const HUNYUAN: KnownBrackets =
+    KnownBrackets { each: &["<tool_call>", "</tool_call>"], ..known("<tool_calls>", "</tool_calls>") };
 /// Llama 3, which may also answer with calls without brackets.
 pub const LLAMA: KnownBrackets = known("<|python_tag|>", "");
 /// Llama 4, which may also answer with calls without brackets.
@@ -53,8 +56,7 @@ pub const ALL: &[KnownBrackets] = &[
     known("<toolcall>", "</toolcall>"),
     known("<minimax:tool_call>", "</minimax:tool_call>"),
     known("<seed:tool_call>", "</seed:tool_call>"),
-    // HunYuan.
-    KnownBrackets { each: &["<tool_call>", "</tool_call>"], ..known("<tool_calls>", "</tool_calls>") },
+    HUNYUAN,
     TOOL_CALL,
     // Mistral.
     known("[TOOL_CALLS]", ""),
@@ -129,7 +131,7 @@ impl Brackets {
 pub struct CallSpelling {
     /// Tags of calls that use tags.
     pub tags: Vec<Tags>,
-    /// GLM's tags.
+    /// GLM's and Hy3's tags.
     pub keys: Tags,
     /// Separators between a name and its arguments.
     pub separators: Vec<String>,

@@ -1,10 +1,13 @@
 //! The notations in which published models write tool calls.
 
 use super::{
-    brackets::{ALL, BracketSign, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, TOOL_CALL},
+    brackets::{ALL, BracketSign, Brackets, CallSpelling, FUNCTION, HUNYUAN, KnownBrackets, LLAMA, LLAMA4, TOOL_CALL},
     event::CONTROL,
 };
 use crate::{TokenKind, Tokenizer};
+
+/// Suffixes of the names of tags, as in `<tool_calls:opensource>`: Hy3's and Hy4's.
+const SUFFIXES: [&str; 2] = [":opensource", ":6124c78e"];
 
 /// A token that occurs in calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +45,9 @@ impl ToolFormat {
         if template.contains("Environment: ipython") && !template.contains(LLAMA.open) {
             used.push(LLAMA);
         }
+        let suffix = SUFFIXES.into_iter().find(|suffix| is_token(&with_suffix(HUNYUAN.open, suffix)));
+        // The template adds the suffix when it is rendered.
+        used.extend(suffix.map(|_| HUNYUAN).filter(|_| !template.contains(HUNYUAN.open)));
         let has = |known: KnownBrackets| used.iter().any(|it| it.open == known.open);
         let is_llama = has(LLAMA) || has(LLAMA4);
         // GLM 4 writes the name, a line end and the arguments.
@@ -54,22 +60,25 @@ impl ToolFormat {
         if (is_coder || in_words) && !has(TOOL_CALL) {
             used.push(TOOL_CALL);
         }
-        Self::of(&used, bare, &|text| token(tokenizer, text), is_known)
+        // If the model uses a notation of its own, a text with a token only matches that token.
+        let shown = |text: &str| if is_known { format!("{CONTROL}{text}") } else { text.to_owned() };
+        let call_token = |text: String| Some(CallToken { id: token(tokenizer, &text)?, shown: shown(&text), text });
+        Self::of(&used, bare, suffix.unwrap_or_default(), &call_token)
     }
 
-    /// The format with the brackets `used`. If `exact`, a text with a token only matches that
-    /// token.
-    fn of(used: &[KnownBrackets], bare: bool, token: &dyn Fn(&str) -> Option<u32>, exact: bool) -> Self {
-        let shown = |text: &str| if exact { format!("{CONTROL}{text}") } else { text.to_owned() };
+    /// The format with the brackets `used`, whose tags have names with `suffix`.
+    fn of(used: &[KnownBrackets], bare: bool, suffix: &str, call_token: &dyn Fn(String) -> Option<CallToken>) -> Self {
         let texts = CallSpelling::token_texts(used).into_iter();
-        let tokens = texts.filter_map(|text| Some(CallToken { id: token(&text)?, shown: shown(&text), text }));
-        let tokens: Vec<CallToken> = tokens.collect();
-        let spell = |text: &str| match tokens.iter().find(|token| token.text == text) {
-            Some(token) => token.shown.clone(),
-            None => match tokens.iter().find(|token| text.contains(&token.text)) {
-                Some(token) => text.replace(&token.text, &token.shown),
-                None => text.to_owned(),
-            },
+        let tokens: Vec<CallToken> = texts.filter_map(|text| call_token(with_suffix(&text, suffix))).collect();
+        let spell = |text: &str| {
+            let text = with_suffix(text, suffix);
+            match tokens.iter().find(|token| token.text == text) {
+                Some(token) => token.shown.clone(),
+                None => match tokens.iter().find(|token| text.contains(&token.text)) {
+                    Some(token) => text.replace(&token.text, &token.shown),
+                    None => text,
+                },
+            }
         };
         let brackets = used.iter().map(|known| Brackets::of(known, &spell)).collect();
         let spelling = CallSpelling::of(&spell);
@@ -78,7 +87,7 @@ impl ToolFormat {
 
     /// The format of answers that are JSON from the first character, as a grammar forces them.
     pub fn forced() -> Self {
-        Self::of(&[], true, &|_| None, true)
+        Self::of(&[], true, "", &|_| None)
     }
 
     /// Tokens of calls, which a caller must see even if the vocabulary hides them.
@@ -89,7 +98,15 @@ impl ToolFormat {
     /// The format of one kind of brackets, as plain texts without tokens.
     pub fn of_texts(open: &str) -> Self {
         let used: Vec<KnownBrackets> = ALL.iter().filter(|it| it.open == open).copied().collect();
-        Self::of(&used, [LLAMA.open, LLAMA4.open].contains(&open), &|_| None, true)
+        Self::of(&used, [LLAMA.open, LLAMA4.open].contains(&open), "", &|_| None)
+    }
+}
+
+/// The tag `text` with `suffix` after its name. Other texts have no suffix.
+fn with_suffix(text: &str, suffix: &str) -> String {
+    match text.strip_prefix('<').and_then(|_| text.strip_suffix('>')) {
+        Some(tag) => format!("{tag}{suffix}>"),
+        None => text.to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls between tags: `<function=NAME>` with `<parameter=KEY>` (Qwen3-Coder, Nemotron 3, Seed-OSS,
 //! MiMo 2, Step 3.5), `<function name="NAME">` with `<param name="KEY">` (MiniCPM 5),
 //! `<invoke name="NAME">` with `<parameter name="KEY">` (MiniMax M2, DeepSeek V3.2, Step 3), and
-//! `NAME` with `<arg_key>` (GLM).
+//! `NAME` with `<arg_key>` (GLM, Hy3).
 //!
 //! Values may contain closing tags. A closing tag therefore ends a value only if a valid
 //! continuation follows it. That is the next parameter, or the end of the function followed by the
@@ -55,8 +55,9 @@ pub enum TagValue {
 #[derive(Debug, Clone)]
 pub struct TagCall {
     tags: Tags,
-    /// Name of the tool, once the call has started.
+    /// Name of the tool, once it is read.
     name: Option<String>,
+    has_begun: bool,
     /// Parameters that were read.
     given: Vec<String>,
     /// Arguments written as JSON, as some models do.
@@ -88,20 +89,25 @@ enum TagPart {
 }
 
 impl TagCall {
-    /// A reader of a call with `tags`.
+    /// A reader of a call with `tags`, from the function's tag on.
     pub fn new(tags: Tags) -> Self {
-        TagCall { tags, name: None, given: Vec::new(), json: None, searched: 0 }
+        TagCall { tags, name: None, has_begun: false, given: Vec::new(), json: None, searched: 0 }
+    }
+
+    /// A reader of the parameters after the name of a tool, which is already read.
+    pub fn named(tags: Tags, name: &str) -> Self {
+        TagCall { name: Some(name.to_owned()), ..TagCall::new(tags) }
     }
 
     /// Reads everything that is certain. The text that ends the call stays unread.
     pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         let mut at = 0;
         let progress = |used: usize, outcome: CallOutcome| CallProgress { used, outcome };
-        if self.name.is_none() {
+        if !self.has_begun {
             match self.read_head(text, place) {
                 Ok(CallHead { name, end, is_whole }) => {
                     ToolEvent::begin(out, &name);
-                    self.name = Some(name);
+                    (self.name, self.has_begun) = (Some(name), true);
                     at = end;
                     if is_whole {
                         self.complete(out);
@@ -153,13 +159,11 @@ impl TagCall {
 
     /// Reads the name of a tool and its tag.
     fn read_head(&self, text: &str, place: CallPlace<'_>) -> Read<CallHead> {
+        if let Some(name) = &self.name {
+            return Ok(CallHead { name: name.clone(), end: 0, is_whole: false });
+        }
         let mut cursor = TextCursor::new(text);
         cursor.skip_space();
-        if self.tags.function.is_empty() {
-            let written = cursor.name()?;
-            let name = place.tools.resolve(written).ok_or(Unread::Other)?.to_owned();
-            return Ok(CallHead { name, end: cursor.at, is_whole: false });
-        }
         cursor.expect(&self.tags.function)?;
         let tag = match cursor.until(">") {
             Err(unread) if cursor.rest().len() <= LONGEST_KEY => return Err(unread),
@@ -327,7 +331,8 @@ impl TagCall {
         if let Err(more) = cursor.peek_word() {
             return at_end(more);
         }
-        for text in [place.close, &self.tags.function].into_iter().chain(place.each.iter().map(String::as_str)) {
+        let each = place.each.iter().map(String::as_str);
+        for text in [place.close, &self.tags.function].into_iter().chain(each).filter(|text| !text.is_empty()) {
             match cursor.take(text) {
                 Ok(false) => {}
                 found => return found.or_else(at_end),

@@ -47,8 +47,68 @@ const MINICPM5: &str = r#"
 const SPECIAL: [&str; 8] =
     ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<function", "</function>", "<param", "</param>"];
 
+/// A template with Hy3's notation. It adds a suffix to every token when it is rendered.
+const HY3: &str = r#"
+{%- set SUFFIX = 'HY3_SUFFIX' %}
+{%- set user = '<｜hy_User{}｜>'.format(SUFFIX) %}
+{%- set assistant = '<｜hy_Assistant{}｜>'.format(SUFFIX) %}
+{%- set end = '<｜hy_eos{}｜>'.format(SUFFIX) %}
+{{- '<｜hy_begin_of_sentence{}｜>'.format(SUFFIX) }}
+{%- for message in messages if message.role == 'system' %}{{- message.content }}{%- endfor %}
+{%- if tools %}
+    {{- '\n\n# Tools\n<tools>' }}
+    {%- for tool in tools %}{{- '\n' + (tool | tojson) }}{%- endfor %}
+    {{- '\n</tools>\nFirst print ' + '<tool_calls{}>'.format(SUFFIX) }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {{- user + message.content }}
+    {%- elif message.role == 'assistant' %}
+        {{- assistant + '<think{}>'.format(SUFFIX) + '</think{}>'.format(SUFFIX) + message.content }}
+        {%- if message.tool_calls %}
+            {{- '<tool_calls{}>\n'.format(SUFFIX) }}
+            {%- for call in message.tool_calls %}
+                {{- '<tool_call{}>'.format(SUFFIX) + call.function.name + '<tool_sep{}>\n'.format(SUFFIX) }}
+                {%- for key, value in call.function.arguments | items %}
+                    {{- '<arg_key{}>'.format(SUFFIX) + key + '</arg_key{}>\n'.format(SUFFIX) }}
+                    {{- '<arg_value{}>'.format(SUFFIX) + (value if value is string else value | tojson) }}
+                    {{- '</arg_value{}>\n'.format(SUFFIX) }}
+                {%- endfor %}
+                {{- '</tool_call{}>\n'.format(SUFFIX) }}
+            {%- endfor %}
+            {{- '</tool_calls{}>'.format(SUFFIX) }}
+        {%- endif %}
+        {{- end }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- assistant + '<think{}>'.format(SUFFIX) }}{%- endif %}
+"#;
+
+/// Special tokens of Hy3, without the suffix.
+const HY3_TOKENS: [&str; 15] = [
+    "<｜hy_begin_of_sentence｜>",
+    "<｜hy_eos｜>",
+    "<｜hy_User｜>",
+    "<｜hy_Assistant｜>",
+    "<think>",
+    "</think>",
+    "<tool_calls>",
+    "</tool_calls>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_sep>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+];
+
 fn template(source: &str) -> ChatTemplate {
-    let checkpoint = checkpoint(&SPECIAL, Some(source));
+    template_of(&SPECIAL, source)
+}
+
+fn template_of(special: &[&str], source: &str) -> ChatTemplate {
+    let checkpoint = checkpoint(special, Some(source));
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("a vocabulary");
     ChatTemplate::from_checkpoint(&checkpoint, &tokenizer)
 }
@@ -143,4 +203,50 @@ fn minicpm_5_is_found_by_its_template_its_calls_are_read_and_its_results_written
     assert_eq!(rest, wanted_rest);
     let written = rest.split("<|im_start|>assistant\n").nth(1).and_then(|it| it.split("<|im_end|>").next());
     assert_eq!(read(&own, written.expect("an answer")), wanted, "what is rendered reads as it was written");
+}
+
+/// Hy3's preview has no suffix.
+#[test]
+fn hy3_is_found_by_the_suffix_of_its_tokens_and_its_thoughts_and_calls_are_read() {
+    for suffix in [":opensource", ":6124c78e", ""] {
+        let tokens = HY3_TOKENS.map(|token| match token.strip_suffix("｜>") {
+            Some(name) => format!("{name}{suffix}｜>"),
+            None => with_suffix(token, suffix),
+        });
+        let source = HY3.replace("HY3_SUFFIX", suffix);
+        // Without a suffix, the preview's template has the texts of the tags.
+        let source = if suffix.is_empty() { source.replace("{}", "") } else { source };
+        let own = template_of(&tokens.each_ref().map(String::as_str), &source);
+        assert_eq!(own.origin().failure(), None, "{suffix}");
+        assert_eq!(opened(&own)[0], format!("<tool_calls{suffix}>"));
+        assert!(tokens[6..].iter().all(|text| own.tools().tokens().iter().any(|token| token.text == *text)));
+
+        let arguments = json!({ "path": "a.py", "code": "x = \"</arg_value>\"\n", "lines": 2 });
+        let call = |arguments: &Value| json!({ "type": "function", "function": { "name": "write", "arguments": arguments.to_string() } });
+        let calls = json!({ "tool_calls": [call(&arguments), call(&json!({}))] });
+        let messages = [
+            ChatMessage::new("system", "Be brief."),
+            ChatMessage::new("user", "Go on."),
+            ChatMessage { fields: calls.as_object(), ..ChatMessage::new("assistant", "I write it.") },
+            ChatMessage::new("user", "Thanks."),
+        ];
+        let tools = definitions();
+        let options = RenderOptions { tools: &tools, ..RenderOptions::new(true) };
+        let prompt = own.render_with(&messages, options).expect("renders").plain().into_owned();
+        let written = prompt.split(&format!("</think{suffix}>")).nth(1).and_then(|it| it.split("<｜hy_eos").next());
+        let wanted = vec![("write".to_owned(), arguments), ("write".to_owned(), json!({}))];
+        assert_eq!(read(&own, written.expect("an answer")), ("I write it.".to_owned(), wanted), "{prompt}");
+
+        // The template has opened the thoughts.
+        assert!(prompt.ends_with(&format!("<think{suffix}>")), "{prompt}");
+        let mut parser = own.reasoning().parser(&prompt, None);
+        // The place of the closing tag among the tokens is its id.
+        let close = 5;
+        assert!(parser.is_thinking() && parser.is_marker(close), "{suffix}");
+        let mut parts = parser.push("Hm");
+        parts.extend(parser.push_marker(close, false));
+        parts.extend(parser.push("Yes"));
+        use crate::reasoning::AnswerPart::{Answer, Thinking};
+        assert_eq!(parts, [(Thinking, "Hm".to_owned()), (Answer, "Yes".to_owned())], "{suffix}");
+    }
 }

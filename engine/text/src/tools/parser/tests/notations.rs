@@ -312,7 +312,7 @@ fn named() -> Vec<Example> {
     ]
 }
 
-/// GLM's calls, also with tags in texts.
+/// GLM's and Hy3's calls, also with tags in texts.
 fn names_between_tags() -> Vec<Example> {
     let weather =
         "<arg_key>city</arg_key>\n<arg_value>Ulm</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>";
@@ -325,12 +325,33 @@ fn names_between_tags() -> Vec<Example> {
             both(),
         ),
         example("<tool_call>", &format!("<tool_call>weather{inline}</tool_call>!"), "!", vec![ulm()]),
+        example(
+            "<tool_calls>",
+            &format!(
+                "So.<tool_calls>\n<tool_call>weather<tool_sep>\n{weather}\n</tool_call>\n<tool_call>run<tool_sep>\n\n</tool_call>\n</tool_calls>Done."
+            ),
+            "So.Done.",
+            both(),
+        ),
+        // The end of all calls may be missing.
+        example("<tool_calls>", &format!("<tool_calls><tool_call>weather{inline}</tool_call>"), "", vec![ulm()]),
     ];
-    for text in ["</arg_value>", "</arg_value>\n<b>", "</arg_value><arg_key>no</arg_key><arg_value>1", "a\n"] {
-        let answer = format!(
-            "<tool_call>run\n<arg_key>code</arg_key>\n<arg_value>{text}</arg_value>\n<arg_key>path</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
+    for text in [
+        "</arg_value>",
+        "</arg_value>\n<b>",
+        "</arg_value><arg_key>no</arg_key><arg_value>1",
+        "a\n",
+        "</arg_value></tool_call> a",
+    ] {
+        let arguments = format!(
+            "<arg_key>code</arg_key>\n<arg_value>{text}</arg_value>\n<arg_key>path</arg_key>\n<arg_value>b</arg_value>"
         );
-        all.push(example("<tool_call>", &answer, "", with_code(text, "b")));
+        if !text.contains("</tool_call>") {
+            let answer = format!("<tool_call>run\n{arguments}\n</tool_call>");
+            all.push(example("<tool_call>", &answer, "", with_code(text, "b")));
+        }
+        let answer = format!("<tool_calls>\n<tool_call>run<tool_sep>\n{arguments}\n</tool_call>\n</tool_calls>");
+        all.push(example("<tool_calls>", &answer, "", with_code(text, "b")));
     }
     all
 }
