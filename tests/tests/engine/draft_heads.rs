@@ -204,10 +204,10 @@ fn conversion_keeps_heads() {
 }
 
 /// Tensors of a folder by name: type, shape and bytes.
-type StoredTensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+pub type StoredTensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// Makes a copy of the folder `source` in `target` with other keys and tensors.
-fn rewritten(source: &Path, target: &Path, change: impl FnOnce(&mut Json, &mut StoredTensors)) {
+pub fn rewritten(source: &Path, target: &Path, change: impl FnOnce(&mut Json, &mut StoredTensors)) {
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(source.join(file), target.join(file)).unwrap();
     }

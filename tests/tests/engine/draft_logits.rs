@@ -1,13 +1,17 @@
 //! Logits of draft heads (multi-token prediction): those of the reference, on the CPU, on a device,
-//! and where a part of the model is on a device.
+//! and where a part of the model is on a device. The heads of some folders are in files of their
+//! own, which `tests/reference/numpy_heads.py` writes.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{fs, ops::ControlFlow, path::PathBuf, sync::Arc};
 
+use safetensors::SafeTensors;
+use serde_json::json;
 use thermocline_engine::{
     cpu::Isa,
     device::GpuLoad,
+    format::ReadMode,
     hybrid::HybridProcessor,
     model::{LoadOptions, Model},
     placement::Placement,
@@ -18,7 +22,7 @@ use thermocline_tests::{
     gpu::{FULL, forward, idle_cpu, shared},
 };
 
-use super::models::fixtures;
+use super::{draft_heads::rewritten, models::fixtures};
 
 /// Collects hidden states.
 #[derive(Default)]
@@ -65,9 +69,47 @@ fn run(model: &mut Forward, head: &mut Forward, ids: &[u32], sizes: &[usize]) ->
     HeadRun { logits, nextn }
 }
 
+/// Folders whose heads are in `fixtures/draft_heads`.
+const ADDED_HEADS: [&str; 2] = ["mimo-v2-flash", "step3"];
+/// Name of the reference's logits of a head.
+const NEXTN: &str = "nextn_logits";
+
+/// All models with a head.
+fn names() -> impl Iterator<Item = &'static str> {
+    DRAFT_HEADS.into_iter().chain(ADDED_HEADS)
+}
+
 fn open(name: &str) -> Arc<Model> {
     let path = fixtures().join("models").join(name);
-    Arc::new(Model::open(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}")))
+    let model = if ADDED_HEADS.contains(&name) {
+        let folder = tempfile::tempdir().unwrap();
+        rewritten(&path, folder.path(), |config, tensors| {
+            if let Some(text) = config.get_mut("text_config") {
+                text["num_nextn_predict_layers"] = 1.into();
+                text["mtp_layer_types"] = json!(["sliding_attention"]);
+            }
+            let bytes = fs::read(head_file(name)).unwrap();
+            let head = SafeTensors::deserialize(&bytes).unwrap();
+            let stored = head.iter().filter(|(name, _)| *name != NEXTN);
+            tensors
+                .extend(stored.map(|(name, view)| {
+                    (name.to_owned(), (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+                }));
+        });
+        let options = LoadOptions { read_mode: ReadMode::Read, ..LoadOptions::default() };
+        Model::open(folder.path(), &options)
+    } else {
+        Model::open(&path, &LoadOptions::default())
+    };
+    Arc::new(model.unwrap_or_else(|error| panic!("{name}: {error}")))
+}
+
+/// The file with the logits of a head, and the head itself if it is not in the folder.
+fn head_file(name: &str) -> PathBuf {
+    match ADDED_HEADS.contains(&name) {
+        true => fixtures().join("draft_heads").join(format!("{name}.safetensors")),
+        false => fixtures().join("models").join(name).join("expected.safetensors"),
+    }
 }
 
 fn head_of(model: &Model) -> Arc<Model> {
@@ -79,7 +121,7 @@ fn check(name: &str, what: &str, run: &HeadRun, tolerance: f32) {
     let expected = Expected::read(&fixtures().join("models").join(name).join("expected.safetensors"));
     let error = max_diff(&run.logits, &expected.f32("logits"));
     assert!(error <= tolerance, "{name}, {what}: logits differ by {error}");
-    let nextn = expected.f32("nextn_logits");
+    let nextn = Expected::read(&head_file(name)).f32(NEXTN);
     let error = max_diff(&run.nextn, &nextn[..run.nextn.len()]);
     assert!(error <= tolerance, "{name}, {what}: logits of the head differ by {error}");
 }
@@ -90,7 +132,7 @@ fn ids(name: &str) -> Vec<u32> {
 
 #[test]
 fn heads_match_the_reference_on_the_cpu() {
-    for name in DRAFT_HEADS {
+    for name in names() {
         let model = open(name);
         for (isa, sizes) in Isa::available().into_iter().zip([&[64][..], &[5, 1, 1, 3], &[1]].into_iter().cycle()) {
             let setup = Setup { isa: Some(isa), ..Setup::default() };
@@ -105,7 +147,7 @@ fn heads_match_the_reference_on_the_cpu() {
 #[test]
 fn heads_match_the_reference_on_a_device() {
     let gpu = shared(FULL);
-    for name in DRAFT_HEADS {
+    for name in names() {
         let model = open(name);
         let [mut model, mut head] = [Arc::clone(&model), head_of(&model)].map(|model| forward(gpu, &model, 32));
         for sizes in [&[64][..], &[7, 1, 2]] {
@@ -118,7 +160,7 @@ fn heads_match_the_reference_on_a_device() {
 #[test]
 fn heads_match_the_reference_where_a_part_is_on_a_device() {
     let gpu = shared(FULL);
-    for name in DRAFT_HEADS {
+    for name in names() {
         let model = open(name);
         let forwards = [Arc::clone(&model), head_of(&model)].map(|model| {
             let n_layer = model.config.n_layer();
