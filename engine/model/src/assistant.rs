@@ -16,7 +16,11 @@ use thermocline_formats::{
 };
 
 /// Architecture of assistants.
-const ARCHITECTURE: &str = "gemma4-assistant";
+pub(super) const ARCHITECTURE: &str = "gemma4-assistant";
+/// Architecture of the models that they draft for.
+pub(super) const BASE: &str = "gemma4";
+/// Stem of the projection to a hidden state of the model.
+const TO_MODEL: &str = "nextn.post_projection";
 /// Name of the vector of tokens in the order of their centroids.
 const ORDERING: &str = "masked_embd_ordering";
 /// Centroids whose tokens are candidates, if the file does not say.
@@ -46,6 +50,25 @@ pub struct Centroids {
     pub tokens: Vec<u32>,
     /// Number of centroids whose tokens are candidates.
     pub used: usize,
+}
+
+/// The models that an assistant drafts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AssistantBase {
+    /// Their architecture.
+    pub architecture: &'static str,
+    /// Their width.
+    pub d_model: usize,
+}
+
+impl AssistantBase {
+    /// Returns the models for which `checkpoint` drafts; `None` if it is not an assistant.
+    pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        let arch = checkpoint.metadata.str("general.architecture").ok().flatten();
+        arch.filter(|arch| *arch == ARCHITECTURE)?;
+        let d_model = *checkpoint.tensor(&format!("{TO_MODEL}.weight"))?.shape.first()?;
+        Some(AssistantBase { architecture: BASE, d_model })
+    }
 }
 
 impl Model {
@@ -113,7 +136,7 @@ fn shape_of(heads: Option<HeadSizes>) -> String {
 impl AssistantWeights {
     fn load(loader: &Loader<'_>, config: &ModelConfig, target: &Model) -> Result<Self> {
         let (d, width) = (config.d_model, target.config.d_model);
-        let made_for = loader.rows("nextn.post_projection.weight");
+        let made_for = loader.rows(&format!("{TO_MODEL}.weight"));
         if let Some(made_for) = made_for.filter(|made_for| *made_for != width) {
             let of = target.checkpoint.path.display();
             let expected = format!("an assistant of a model of width {width}, as {of} is");
@@ -124,7 +147,7 @@ impl AssistantWeights {
             embedding: target.weights.token_embedding.clone(),
             embedding_scale: target.config.embedding_scale,
             input: loader.linear("nextn.pre_projection", d, 2 * width)?,
-            state: loader.linear("nextn.post_projection", width, d)?,
+            state: loader.linear(TO_MODEL, width, d)?,
             centroids: Centroids::load(loader, config, target.config.n_vocab)?,
         })
     }

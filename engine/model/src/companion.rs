@@ -4,7 +4,7 @@
 
 use std::{fmt, path::Path};
 
-use super::load::layer_and_name;
+use super::{assistant, load::layer_and_name};
 use thermocline_base::error::Error;
 use thermocline_formats::format::{Checkpoint, Metadata};
 
@@ -25,6 +25,9 @@ pub enum Companion {
     /// Small network that proposes tokens to a model, with the name of this model if the file gives
     /// it.
     Drafter(Option<String>),
+    /// A drafter that [`Model::drafting_for`](super::Model::drafting_for) opens, with the name of
+    /// its model.
+    Assistant(String),
     /// Changes to a model's weights.
     Adapter,
     /// Importance matrix: statistics for quantising a model.
@@ -70,6 +73,9 @@ impl Companion {
         if TOWERS.into_iter().any(is) {
             return Some(Companion::VisionTower);
         }
+        if name == assistant::ARCHITECTURE {
+            return Some(Companion::Assistant(base_name(metadata).unwrap_or(assistant::BASE).to_owned()));
+        }
         let base = DRAFTERS.into_iter().find(|drafter| is(drafter)).map(|drafter| name.strip_suffix(drafter))?;
         let base = base.map(|base| base.trim_end_matches('-')).filter(|base| !base.is_empty());
         Some(Companion::drafter_of(metadata, base))
@@ -77,14 +83,18 @@ impl Companion {
 
     /// Returns a drafter of the model that `metadata` names, or else of the model `base`.
     fn drafter_of(metadata: &Metadata, base: Option<&str>) -> Self {
-        let named = metadata.str("general.base_model.0.name").ok().flatten().filter(|name| !name.is_empty());
-        Companion::Drafter(named.or(base).map(str::to_owned))
+        Companion::Drafter(base_name(metadata).or(base).map(str::to_owned))
     }
 
     /// Returns the error for opening this file as a model.
     pub(super) fn refusal(&self, path: &Path) -> Error {
         Error::Companion { path: path.to_owned(), got: self.to_string() }
     }
+}
+
+/// Returns the name of the model that a file accompanies, if `metadata` has it.
+fn base_name(metadata: &Metadata) -> Option<&str> {
+    metadata.str("general.base_model.0.name").ok().flatten().filter(|name| !name.is_empty())
 }
 
 impl fmt::Display for Companion {
@@ -95,10 +105,15 @@ impl fmt::Display for Companion {
             }
             Companion::Drafter(Some(base)) => write!(f, "a drafter of {base}: it proposes tokens to that model")?,
             Companion::Drafter(None) => f.write_str("a drafter: it proposes tokens to a model")?,
+            Companion::Assistant(base) => write!(f, "an assistant of {base}: it proposes tokens to that model")?,
             Companion::Adapter => f.write_str("an adapter: it changes the weights of a model")?,
             Companion::Statistics => f.write_str("an importance matrix: statistics for quantising a model")?,
         }
-        f.write_str(", and is not a model by itself")
+        f.write_str(", and is not a model by itself")?;
+        match self {
+            Companion::Assistant(_) => f.write_str("; open that model, with this file as its draft model (--draft)"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -130,7 +145,8 @@ mod tests {
         for (keys, tensors, said) in [
             (&[(arch, "clip")][..], &["v.patch_embd.weight"][..], "a vision tower"),
             (&[(arch, "llama"), ("general.type", "mmproj")], &[], "a vision tower"),
-            (&[(arch, "gemma4-assistant")], &[], "a drafter of gemma4:"),
+            (&[(arch, "gemma4-assistant")], &[], "an assistant of gemma4:"),
+            (&[(arch, "gemma5-assistant")], &[], "a drafter of gemma5:"),
             (&[(arch, "eagle3"), ("general.base_model.0.name", "Qwen3 8B")], &[], "a drafter of Qwen3 8B:"),
             (&[(arch, "dflash")], &[], "a drafter: it"),
             (&[(arch, "qwen35")], &["blk.64.nextn.eh_proj.weight", "token_embd.weight"], "a drafter of qwen35:"),
@@ -139,6 +155,7 @@ mod tests {
             let error = Model::from_checkpoint(file("x.gguf", keys, tensors), &LoadOptions::default()).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(said) && text.contains("not a model by itself"), "{keys:?}: {text}");
+            assert_eq!(text.contains("as its draft model (--draft)"), said.contains("assistant"), "{text}");
         }
         for (keys, tensors) in [
             (&[(arch, "qwen35")][..], &["blk.0.attn_norm.weight", "blk.1.nextn.enorm.weight"][..]),

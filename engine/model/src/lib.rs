@@ -37,7 +37,7 @@ mod without_neurons;
 use std::{mem, path::Path, sync::Arc};
 
 pub use alibi::KeyBias;
-pub use assistant::{AssistantWeights, Centroids};
+pub use assistant::{AssistantBase, AssistantWeights, Centroids};
 pub use bound_step::{BoundOperation, BoundStep};
 pub use companion::Companion;
 pub use config::{Activation, ActivationForm, LayerConfig, ModelConfig};

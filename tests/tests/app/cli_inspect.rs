@@ -180,7 +180,7 @@ fn texts_that_are_not_utf8_are_shown_with_marks_and_do_no_harm() {
 #[test]
 fn files_that_go_with_a_model_are_named_for_what_they_are() {
     for (architecture, said) in
-        [("clip", "a vision tower"), ("gemma4-assistant", "a drafter of gemma4"), ("dflash", "a drafter: ")]
+        [("clip", "a vision tower"), ("gemma4-assistant", "an assistant of gemma4"), ("dflash", "a drafter: ")]
     {
         let file = Variant::of(LLAMA).text("general.architecture", architecture);
         let shown = thermocline(&["inspect", &file.path(), "--json"]).json();
@@ -190,5 +190,6 @@ fn files_that_go_with_a_model_are_named_for_what_they_are() {
         assert!(text.contains(&format!("architecture  {architecture}")), "{text}");
         let error = thermocline(&["run", "-m", &file.path(), "-p", "x"]).refusal();
         assert!(error.contains(said) && error.contains("copy.gguf"), "{error}");
+        assert_eq!(error.contains("with this file as its draft model (--draft)"), architecture.ends_with("assistant"));
     }
 }

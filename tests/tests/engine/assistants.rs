@@ -179,5 +179,5 @@ fn assistants_of_other_models_are_refused() {
     let error = refusal("qwen2", "gemma4");
     assert!(error.contains("for layer 0 of") && error.contains("got no keys in"), "{error}");
     let error = Model::open(&folder("gemma4"), &LoadOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("a drafter of gemma4"), "{error}");
+    assert!(error.contains("an assistant of gemma4") && error.contains("(--draft)"), "{error}");
 }
