@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use thermocline_engine::{
     cpu::Isa,
@@ -11,7 +14,7 @@ use thermocline_engine::{
         Array, Checkpoint, Container, Metadata, ReadMode, Value,
         gguf::{TensorInfo, to_bytes},
     },
-    model::{Linear, LoadOptions, Model},
+    model::{AssistantBase, Linear, LoadOptions, Model},
     quant::TensorType,
     runtime::{KvType, Outputs, Probe},
 };
@@ -166,6 +169,53 @@ fn gguf_files_equal_folders() {
         let all = [&file, &plain].map(|model| logits([&target, model], Setup::default(), &ids, 15, &wanted));
         assert!(all[0] == all[1], "{name}");
     }
+}
+
+/// Copies the folder `from` of fixtures to `to`, with `config.json` as published for Gemma 4 12B.
+fn unified(from: &str, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(fixtures().join(from)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+    let path = to.join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ty = config["model_type"].as_str().unwrap().replace("gemma4", "gemma4_unified");
+    config["model_type"] = ty.into();
+    let text = config["text_config"].as_object_mut().unwrap();
+    text["model_type"] = "gemma4_unified_text".into();
+    text["use_bidirectional_attention"] = "vision".into();
+    // The class of this type does not have these keys.
+    for key in [
+        "vocab_size_per_layer_input",
+        "hidden_size_per_layer_input",
+        "enable_moe_block",
+        "num_experts",
+        "top_k_experts",
+        "moe_intermediate_size",
+    ] {
+        text.remove(key);
+    }
+    std::fs::write(path, serde_json::to_string(&config).unwrap()).unwrap();
+}
+
+#[test]
+fn unified_models_and_their_assistants_open_as_the_others() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [of_model, of_assistant] = ["models/gemma4", "assistants/gemma4"].map(|from| {
+        let to = scratch.path().join(from);
+        unified(from, &to);
+        to
+    });
+    let plain = open("models/gemma4");
+    let target = Model::open(&of_model, &LoadOptions::default()).unwrap();
+    assert_eq!(target.config.layers, plain.config.layers);
+    let file = Model::open_checkpoint(&of_assistant, ReadMode::Map).unwrap();
+    let base = AssistantBase { architecture: "gemma4", d_model: target.config.d_model };
+    assert_eq!((AssistantBase::of(&file), AssistantBase::of(&target.checkpoint)), (Some(base), None));
+    let drafter = assistant(&target, file);
+    assert_eq!(drafter.config.layers, assistant(&plain, checkpoint("gemma4")).config.layers);
 }
 
 #[test]

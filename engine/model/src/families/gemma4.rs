@@ -11,8 +11,14 @@
 use super::prelude::*;
 use crate::LayerConfig;
 
-pub(super) const FAMILY: Family =
-    Family { architectures: &["gemma4"], model_types: &["gemma4", "gemma4_text"], config, layer, import };
+pub(super) const FAMILY: Family = Family {
+    architectures: &["gemma4"],
+    // In unified models (12B), pictures and sound are embedded without towers.
+    model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
+    config,
+    layer,
+    import,
+};
 
 /// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 6;

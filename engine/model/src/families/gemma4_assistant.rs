@@ -7,7 +7,7 @@ use thermocline_cpu::ops::AttentionWindow;
 
 pub(super) const FAMILY: Family = Family {
     architectures: &["gemma4-assistant"],
-    model_types: &["gemma4_assistant"],
+    model_types: &["gemma4_assistant", "gemma4_unified_assistant"],
     config,
     layer: gemma4::layer,
     import,
