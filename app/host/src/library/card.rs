@@ -108,6 +108,8 @@ pub struct ModelCard {
     pub usual_context: usize,
     /// Number of layers.
     pub layers: usize,
+    /// Width of the hidden states.
+    pub width: usize,
     /// Neurons per layer, or per expert.
     pub neurons: usize,
     /// Experts per layer, and experts used per token.
@@ -174,6 +176,7 @@ impl ModelCard {
             context: config.context_length,
             usual_context: EngineOptions::default().context_of(config),
             layers: config.n_layer(),
+            width: config.d_model,
             neurons: config.experts.as_ref().map_or(config.n_ff, |experts| experts.n_ff),
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
             traits: traits(&model),

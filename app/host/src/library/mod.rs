@@ -1,8 +1,11 @@
 //! The models on this machine. [`scan`] finds them in folders. A [`ModelCard`] describes a model
-//! without loading it.
+//! without loading it,
+//! and an [`AssistantCard`] describes an assistant, which drafts for a model.
 
+mod assistant_card;
 mod card;
 mod scan;
 
+pub use assistant_card::AssistantCard;
 pub use card::{ModelCard, ModelId, is_prepared};
 pub use scan::{FoundModel, scan};

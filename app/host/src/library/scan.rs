@@ -9,7 +9,7 @@ use std::{
 
 use thermocline_engine::{Error, model::Companion};
 
-use super::{ModelCard, ModelId};
+use super::{AssistantCard, ModelCard, ModelId};
 
 /// Number of folder levels to search.
 const DEPTH: usize = 8;
@@ -19,6 +19,8 @@ const DEPTH: usize = 8;
 pub enum FoundModel {
     /// A model.
     Model(Box<ModelCard>),
+    /// An assistant, which drafts for a model.
+    Assistant(AssistantCard),
     /// A model file that cannot be read.
     Broken {
         /// Path.
@@ -37,7 +39,8 @@ pub enum FoundModel {
 
 /// Searches `roots` (folders or files) and everything below them for models. It calls `found` with
 /// each result; `found` may stop the search. A model reached twice, by links or overlapping roots,
-/// is reported once. Companion files of models, such as vision towers and drafters, are skipped.
+/// is reported once. Other companion files of models, such as vision towers and drafters that
+/// Thermocline cannot use, are skipped.
 pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut seen = HashSet::new();
     roots.iter().try_for_each(|root| search(root, DEPTH, &mut seen, found))
@@ -55,7 +58,11 @@ fn search(
         return ControlFlow::Continue(());
     }
     if !path.is_dir() {
-        return if is_file_of_model(path) { report(path, found) } else { ControlFlow::Continue(()) };
+        return match FileNameKind::of_name(path) {
+            Some(FileNameKind::Model) => report(path, found),
+            Some(FileNameKind::Drafter) => report_assistant(path, found),
+            None => ControlFlow::Continue(()),
+        };
     }
     if path.join("config.json").is_file() && has_safetensors(path) {
         return report(path, found);
@@ -76,21 +83,44 @@ fn search(
 fn report(path: &Path, found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     found(match ModelCard::read(&ModelId::Path(path.to_owned())) {
         Ok(card) => FoundModel::Model(Box::new(card)),
-        Err(Error::Companion { .. }) => return ControlFlow::Continue(()),
+        Err(Error::Companion { .. }) => return report_assistant(path, found),
         Err(error) => FoundModel::Broken { path: path.to_owned(), error },
     })
 }
 
-/// `true` if the file name is that of a model. Later parts of split models, sidecars and companion
-/// files of models are excluded.
-fn is_file_of_model(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    let Some(stem) = name.strip_suffix(".gguf") else { return false };
+/// Reports the file if it is an assistant.
+fn report_assistant(path: &Path, found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
+    let card = AssistantCard::read(path).ok().flatten();
+    card.map_or(ControlFlow::Continue(()), |card| found(FoundModel::Assistant(card)))
+}
+
+/// The file that a name promises.
+enum FileNameKind {
+    Model,
+    Drafter,
+}
+
+impl FileNameKind {
+    /// Returns the kind of the file; `None` for later parts of split models, sidecars, and
+    /// companion files that are not drafters.
+    fn of_name(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let stem = name.strip_suffix(".gguf").filter(|stem| !stem.ends_with(".thermocline") && !is_later_part(stem))?;
+        match Companion::of_name(stem) {
+            None => Some(FileNameKind::Model),
+            Some(Companion::Drafter(_)) => Some(FileNameKind::Drafter),
+            Some(_) => None,
+        }
+    }
+}
+
+/// `true` if `stem` names a part of a split model after the first.
+fn is_later_part(stem: &str) -> bool {
     let later_part = stem.rsplit_once("-of-").and_then(|(rest, parts)| {
         let (_, part) = rest.rsplit_once('-')?;
         Some(parts.parse::<u32>().is_ok() && part.parse::<u32>().ok()? != 1)
     });
-    !stem.ends_with(".thermocline") && !later_part.unwrap_or(false) && Companion::of_name(stem).is_none()
+    later_part.unwrap_or(false)
 }
 
 fn has_safetensors(folder: &Path) -> bool {
@@ -114,6 +144,7 @@ mod tests {
             match found {
                 FoundModel::Model(card) => models.push(card.id.to_string()),
                 FoundModel::Broken { path, .. } | FoundModel::Closed { path, .. } => broken.push(path),
+                FoundModel::Assistant(card) => assert!(card.id.to_string().starts_with("gemma4"), "{}", card.id),
             }
             ControlFlow::Continue(())
         });
@@ -133,6 +164,18 @@ mod tests {
         let (_, broken) = all(&[fixtures().join("malformed")]);
         assert!(broken.len() > 10, "{broken:?}");
         assert_eq!(all(&[PathBuf::from("/nowhere/at/all")]), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn scan_reports_assistants_apart_from_models() {
+        let mut found = Vec::new();
+        let end = scan(&[fixtures().join("assistants")], &mut |it| {
+            let FoundModel::Assistant(card) = it else { panic!("{it:?} is not an assistant") };
+            found.push(card.id.to_string());
+            ControlFlow::Continue(())
+        });
+        assert!(end.is_continue());
+        assert_eq!(found, ["gemma4", "gemma4-e2b"]);
     }
 
     #[test]

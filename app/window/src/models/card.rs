@@ -6,7 +6,7 @@ use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
 use thermocline_engine::sparsity::prepare::PreparePhase;
 
 use super::{
-    draft_choice,
+    draft_choice::{self, Drafters},
     estimate::Estimates,
     memory, model_list,
     preparation::{Preparation, PreparationStage},
@@ -14,7 +14,7 @@ use super::{
 use crate::{command::Command, shell::Shell};
 use thermocline_host::{
     engine_handle::ModelState,
-    library::{ModelCard, ModelId},
+    library::{AssistantCard, ModelCard, ModelId},
     units::{bytes, parameters},
 };
 use thermocline_rich_text::{
@@ -38,6 +38,8 @@ pub enum Deed {
 pub struct CardView<'c> {
     /// All cards.
     pub cards: &'c [ModelCard],
+    /// All assistants.
+    pub assistants: &'c [AssistantCard],
     /// Indices of the model's files in `cards`.
     pub group: &'c [usize],
     /// Models that were just added.
@@ -62,8 +64,7 @@ pub struct ShownCard {
 /// A file on a card.
 struct FileView<'c> {
     card: &'c ModelCard,
-    /// All cards.
-    cards: &'c [ModelCard],
+    drafters: Drafters<'c>,
     /// Display name: the model's name, with the quantisation if it has several files.
     title: &'c str,
     preparation: Option<&'c Preparation>,
@@ -95,7 +96,7 @@ impl CardView<'_> {
                         });
                     }
                     let fit = estimates.sentence(ui, shell, card);
-                    let file = FileView { card, cards: self.cards, title: &title, preparation: self.preparation };
+                    let file = self.file(card, &title);
                     let asked = ui.push_id(&card.id, |ui| file.show(ui, shell, &fit)).inner;
                     if let (Some(asked), ModelId::Path(path)) = (asked, &card.id) {
                         deed = Some((path.clone(), asked));
@@ -106,6 +107,11 @@ impl CardView<'_> {
             ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
             ShownCard { deed, needed: needed.height() }
         })
+    }
+
+    fn file<'v>(&'v self, card: &'v ModelCard, title: &'v str) -> FileView<'v> {
+        let drafters = Drafters { models: self.cards, assistants: self.assistants };
+        FileView { card, drafters, title, preparation: self.preparation }
     }
 
     /// The label of a file among the model's files. Empty if it is the only one.
@@ -141,8 +147,7 @@ impl CardView<'_> {
                 let card = &self.cards[*at];
                 let title = self.title(*at);
                 let text = if several { format!("Open {}", self.label(*at)) } else { "Open".to_owned() };
-                FileView { card, cards: self.cards, title: &title, preparation: self.preparation }
-                    .opening(ui, shell, &state, &text);
+                self.file(card, &title).opening(ui, shell, &state, &text);
             }
             let text = if unfolded { "Less" } else { "Details" };
             if ui.button(text).accessible_name(format!("{text}: {}", card.name)).clicked() {
@@ -183,7 +188,7 @@ fn marks(ui: &mut Ui, shell: &Shell, card: &ModelCard, added: &[ModelId]) {
 impl FileView<'_> {
     /// Shows the file. `fit` is the sentence about its fit.
     fn show(&self, ui: &mut Ui, shell: &mut Shell, fit: &str) -> Option<Deed> {
-        let FileView { card, cards, title, preparation } = *self;
+        let FileView { card, drafters, title, preparation } = *self;
         let state = shell.engine_handle.state();
         if let ModelId::Path(path) = &card.id {
             widgets::muted(ui, path.display().to_string());
@@ -199,7 +204,7 @@ impl FileView<'_> {
             _ => None,
         };
         memory::show(ui, shell, card, title, engine);
-        draft_choice::show(ui, shell, card, title, cards, engine);
+        draft_choice::show(ui, shell, card, title, drafters, engine);
         let template = engine.map(|engine| engine.chat_template().origin());
         if let Some(origin) = template.filter(|origin| origin.failure().is_some()) {
             widgets::trouble(ui, format!("Chat template: {origin}"));

@@ -5,23 +5,54 @@ use thermocline_engine::session::Engine;
 
 use crate::{command::Command, shell::Shell};
 use thermocline_host::{
-    library::{ModelCard, ModelId},
+    library::{AssistantCard, ModelCard, ModelId},
     units::bytes,
 };
 use thermocline_rich_text::widgets;
 
-const HELP: &str = "A small model that proposes several tokens at a time. The model checks them together, which is faster \
+const HELP: &str = "A small model, or an assistant, that proposes several tokens at a time. The model checks them together, which is faster \
     if most of them are right. It needs memory for both.";
 
 /// The choice of no draft model.
 const NONE: &str = "None";
 
-/// Shows the choice for the card's model, among those of `cards` that have the same tokens.
-/// `title` is the model's display name. `open` is its engine if it is open. Shows nothing if there
-/// is no choice.
-pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, cards: &[ModelCard], open: Option<&Engine>) {
+/// The files that may draft for a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Drafters<'c> {
+    /// All models.
+    pub models: &'c [ModelCard],
+    /// All assistants.
+    pub assistants: &'c [AssistantCard],
+}
+
+/// A choice in the list.
+struct DraftOption<'c> {
+    id: &'c ModelId,
+    bytes: u64,
+}
+
+impl<'c> Drafters<'c> {
+    /// Those that can draft for the model of `card`.
+    fn of(self, card: &ModelCard) -> Vec<DraftOption<'c>> {
+        let models = self.models.iter().filter(|other| other.drafts_for(card));
+        let assistants = self.assistants.iter().filter(|other| other.drafts_for(card));
+        let assistants = assistants.map(|it| DraftOption { id: &it.id, bytes: it.bytes });
+        models.map(|it| DraftOption { id: &it.id, bytes: it.bytes }).chain(assistants).collect()
+    }
+}
+
+/// Shows the choice for the card's model, among those of `drafters` that fit it. `title` is the
+/// model's display name. `open` is its engine if it is open. Shows nothing if there is no choice.
+pub fn show(
+    ui: &mut Ui,
+    shell: &mut Shell,
+    card: &ModelCard,
+    title: &str,
+    drafters: Drafters<'_>,
+    open: Option<&Engine>,
+) {
     let before = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.draft.clone());
-    let fitting: Vec<&ModelCard> = cards.iter().filter(|other| other.drafts_for(card)).collect();
+    let fitting = drafters.of(card);
     if fitting.is_empty() && before.is_none() {
         return;
     }
@@ -32,8 +63,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, cards
         let list = ComboBox::from_id_salt("draft model").truncate().selected_text(&shown);
         let list = list.show_ui(ui, |ui| {
             ui.selectable_value(&mut chosen, None, NONE);
-            for other in fitting {
-                let (key, text) = (other.id.key(), format!("{}, {}", other.id, bytes(other.bytes)));
+            for DraftOption { id, bytes: size } in fitting {
+                let (key, text) = (id.key(), format!("{id}, {}", bytes(size)));
                 ui.selectable_value(&mut chosen, Some(key.clone()), text).on_hover_text(key);
             }
         });

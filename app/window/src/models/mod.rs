@@ -299,8 +299,9 @@ impl ModelsPage {
             ui.horizontal_top(|ui| {
                 ui.spacing_mut().item_spacing.x = gap;
                 for group in groups {
-                    let (cards, added) = (self.search.cards.as_slice(), self.search.added.as_slice());
-                    let view = CardView { cards, group, added, preparation: preparation.as_ref(), least, folds };
+                    let ModelSearch { cards, assistants, added, .. } = &self.search;
+                    let preparation = preparation.as_ref();
+                    let view = CardView { cards, assistants, group, added, preparation, least, folds };
                     let size = Vec2::new(width, 0.0);
                     let shown = ui.push_id(&cards[group[0]].id, |ui| {
                         ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {

@@ -12,7 +12,7 @@ use egui::Context;
 
 use thermocline_host::{
     engine_handle::error_message,
-    library::{FoundModel, ModelCard, ModelId, scan},
+    library::{AssistantCard, FoundModel, ModelCard, ModelId, scan},
 };
 use thermocline_rich_text::{background::Background, waker::Waker};
 
@@ -22,6 +22,8 @@ use thermocline_rich_text::{background::Background, waker::Waker};
 pub struct ModelSearch {
     /// The cards of the models.
     pub cards: Vec<ModelCard>,
+    /// Assistants, which draft for models. A search shows them when it ends.
+    pub assistants: Vec<AssistantCard>,
     /// Files that look like models but are broken or unreadable, with the reason.
     pub broken: Vec<(PathBuf, String)>,
     /// Models that only the latest search has found.
@@ -41,6 +43,8 @@ struct RunningSearch {
     is_first: bool,
     /// The models found by this search, with their order.
     seen: HashMap<ModelId, usize>,
+    /// Assistants found by this search.
+    assistants: Vec<AssistantCard>,
     /// Broken files found by this search.
     broken: Vec<(PathBuf, String)>,
 }
@@ -79,8 +83,8 @@ impl ModelSearch {
         };
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("the search for models could not start: {error}"))?;
-        let (seen, broken) = (HashMap::new(), Vec::new());
-        self.running = Some(RunningSearch { found, is_first, seen, broken });
+        let (seen, assistants, broken) = (HashMap::new(), Vec::new(), Vec::new());
+        self.running = Some(RunningSearch { found, is_first, seen, assistants, broken });
         Ok(())
     }
 
@@ -96,6 +100,7 @@ impl ModelSearch {
         loop {
             match running.found.try_recv() {
                 Ok(FoundModel::Model(card)) => self.keep(*card, &mut running),
+                Ok(FoundModel::Assistant(card)) => running.assistants.push(card),
                 Ok(FoundModel::Broken { path, error }) => running.broken.push((path, error_message(&error))),
                 Ok(FoundModel::Closed { path, error }) => running.broken.push((path, error.to_string())),
                 Err(TryRecvError::Empty) => {
@@ -108,7 +113,7 @@ impl ModelSearch {
         // Removes models that no longer exist, and restores the order of the search.
         self.cards.retain(|card| running.seen.contains_key(&card.id));
         self.cards.sort_by_key(|card| running.seen.get(&card.id).copied());
-        self.broken = std::mem::take(&mut running.broken);
+        (self.assistants, self.broken) = (running.assistants, running.broken);
         self.revision += 1;
     }
 

@@ -29,16 +29,21 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
+/// Copies the folder `from` of fixtures to `to`.
+fn copy(from: &str, to: &Path) -> PathBuf {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(fixture(from)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+    to.to_owned()
+}
+
 /// Creates a folder with a model of a few thousand weights and a broken model file. Returns the
 /// folder and the model's path.
 fn tiny() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("tiny");
-    fs::create_dir(&model).unwrap();
-    for entry in fs::read_dir(fixture("models/llama-relu-256")).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
-    }
+    let model = copy("models/llama-relu-256", &folder.path().join("tiny"));
     fs::write(folder.path().join("broken.gguf"), "GGUF, but not quite").unwrap();
     (folder, model)
 }

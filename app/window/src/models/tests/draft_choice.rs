@@ -8,12 +8,7 @@ use super::*;
 /// fewer parameters. Returns the folder and the paths of both.
 fn tiny_and_small() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let (folder, tiny) = tiny();
-    let small = folder.path().join("small");
-    fs::create_dir(&small).unwrap();
-    for entry in fs::read_dir(fixture("models/llama-relu")).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), small.join(entry.file_name())).unwrap();
-    }
+    let small = copy("models/llama-relu", &folder.path().join("small"));
     (folder, tiny, small)
 }
 
@@ -64,6 +59,23 @@ fn draft_model_of_a_card_applies_when_the_model_opens() {
     stage.until("the model without it", |window| {
         window.shell.engine_handle.engine().is_some_and(|engine| engine.draft_model().is_none())
     });
+}
+
+#[test]
+fn assistant_can_be_chosen_for_its_model_and_is_not_listed_as_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = copy("models/gemma4", &folder.path().join("tiny"));
+    let helper = copy("assistants/gemma4", &folder.path().join("helper"));
+    let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    page(&mut stage);
+    let listed: Vec<String> = stage.it.state().models.found().iter().map(|card| card.id.to_string()).collect();
+    assert_eq!(listed, ["Storyteller", "tiny"]);
+    choose(&mut stage, "helper, ");
+    stage.click("Open tiny");
+    opened(&mut stage, &path);
+    assert_eq!(draft(&mut stage), Some(helper));
+    page_again(&mut stage);
+    assert!(!stage.shows("The draft model is not used"));
 }
 
 #[test]
