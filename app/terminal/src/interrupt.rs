@@ -1,10 +1,10 @@
 //! Handling of Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag.
-//! Otherwise, and on the second press, the program withdraws the sentinels of its GPU steps, which
-//! have not crashed, and ends with exit code 130.
+//! Otherwise, and on the second press, the program removes its unfinished files, withdraws the
+//! sentinels of its GPU steps, which have not crashed, and ends with exit code 130.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use thermocline_engine::gpu::withdraw_sentinels;
+use thermocline_engine::{files::remove_unfinished, gpu::withdraw_sentinels};
 
 use crate::standard_error::say;
 
@@ -41,6 +41,7 @@ pub(crate) fn handle_ctrl_c() {
     let installed = ctrlc::set_handler(|| {
         if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
             withdraw_sentinels();
+            remove_unfinished();
             std::process::exit(130);
         }
     });

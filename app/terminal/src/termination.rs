@@ -1,7 +1,7 @@
 //! Handling of the signals with which systems ask a program to end: SIGTERM, and SIGHUP when its
 //! terminal closes. A program that ends by such a signal in the middle of a GPU step has not
-//! crashed, so it withdraws the sentinel of the step. While a [`TerminationWatch`] exists, SIGTERM
-//! only sets a flag.
+//! crashed, so it withdraws the sentinel of the step. It also removes its unfinished files. While a
+//! [`TerminationWatch`] exists, SIGTERM only sets a flag.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -12,7 +12,7 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 #[cfg(unix)]
-use thermocline_engine::gpu::withdraw_sentinels;
+use thermocline_engine::{files::remove_unfinished, gpu::withdraw_sentinels};
 
 #[cfg(unix)]
 use crate::standard_error::say;
@@ -67,6 +67,7 @@ fn wait_for_signals() -> std::io::Result<()> {
                 continue;
             }
             withdraw_sentinels();
+            remove_unfinished();
             let _ = emulate_default_handler(signal);
         }
     };

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tempfile::{NamedTempFile, TempPath};
 
@@ -36,6 +37,40 @@ pub enum Form {
     Random,
 }
 
+/// The temporary files of this process.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes the temporary files of every [`NewFile`]. A process calls this before it ends without
+/// dropping them.
+pub fn remove_unfinished() {
+    UNFINISHED.lock().drain(..).for_each(|path| drop(fs::remove_file(path)));
+}
+
+/// The names of a file that is being written.
+#[derive(Debug)]
+struct FileNames {
+    temporary: TempPath,
+    target: PathBuf,
+    _entry: UnfinishedEntry,
+}
+
+/// The entry of a temporary file in [`UNFINISHED`].
+#[derive(Debug)]
+struct UnfinishedEntry(PathBuf);
+
+impl UnfinishedEntry {
+    fn new(path: &Path) -> Self {
+        UNFINISHED.lock().push(path.to_path_buf());
+        UnfinishedEntry(path.to_path_buf())
+    }
+}
+
+impl Drop for UnfinishedEntry {
+    fn drop(&mut self) {
+        UNFINISHED.lock().retain(|path| *path != self.0);
+    }
+}
+
 /// Kind of file at a path, after following links.
 #[derive(Debug)]
 enum FileTarget {
@@ -60,8 +95,8 @@ pub struct NewFile {
     /// The path as the caller names it.
     path: PathBuf,
     file: BufWriter<File>,
-    /// The temporary name and the final name. `None` if the bytes are written in place.
-    names: Option<(TempPath, PathBuf)>,
+    /// `None` if the bytes are written in place.
+    names: Option<FileNames>,
 }
 
 impl NewFile {
@@ -75,7 +110,8 @@ impl NewFile {
             FileTarget::Regular { path: target, old } => {
                 let parts = temporary(&target, old.as_ref()).map(NamedTempFile::into_parts);
                 let file = parts.map(|(file, temporary)| {
-                    names = Some((temporary, target));
+                    let entry = UnfinishedEntry::new(&temporary);
+                    names = Some(FileNames { temporary, target, _entry: entry });
                     file
                 });
                 (FileAction::Create, file)
@@ -112,7 +148,7 @@ impl NewFile {
         let NewFile { path, mut file, names } = self;
         let failed = |source| Error::io(FileAction::Write, &path, source);
         file.flush().map_err(failed)?;
-        let Some((temporary, target)) = names else { return Ok(()) };
+        let Some(FileNames { temporary, target, _entry }) = names else { return Ok(()) };
         if sync {
             file.get_ref().sync_all().map_err(failed)?;
         }

@@ -8,9 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use thermocline_tests::terminal::thermocline;
 #[cfg(target_os = "linux")]
-use thermocline_tests::terminal::{command, run};
+use thermocline_tests::terminal::run;
+use thermocline_tests::terminal::thermocline;
+#[cfg(unix)]
+use thermocline_tests::{
+    terminal::{command, wait},
+    wait::eventually,
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -170,6 +175,28 @@ fn full_disk_leaves_the_old_file_and_no_partial_one() {
         assert!(error.contains("cannot write"), "{args:?}: {error}");
         assert_eq!(fs::read(out).unwrap(), b"what was there before", "{args:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{args:?} left something behind");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn signals_leave_no_partial_file() {
+    use std::os::unix::process::ExitStatusExt;
+
+    for (signal, code, number) in [("-INT", Some(130), None), ("-TERM", None, Some(15))] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("model.gguf");
+        fs::write(&out, "what was there before").unwrap();
+        let files = || fs::read_dir(folder.path()).unwrap().count();
+        let args = ["synth", "--shape", "llama-7b", "--layers", "2", "--out", out.to_str().unwrap()];
+        let mut child = command(&args).spawn().unwrap();
+        eventually("a partial file", || files() == 2);
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let status = wait(&mut child);
+        assert_eq!((status.code(), status.signal()), (code, number), "{signal}");
+        assert_eq!(files(), 1, "{signal}");
+        assert_eq!(fs::read(out).unwrap(), b"what was there before", "{signal}");
     }
 }
 

@@ -30,6 +30,22 @@ fn new_file_replaces_the_old_one_only_when_finished() {
 }
 
 #[test]
+fn temporary_files_are_known_until_they_are_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = || UNFINISHED.lock().iter().filter(|path| path.starts_with(folder.path())).count();
+    let start = |name: &str| NewFile::create(&folder.path().join(name), Form::Random).unwrap();
+    let files = [start("a"), start("b"), start("c")];
+    assert_eq!(known(), 3);
+    let [a, b, c] = files;
+    a.finish().unwrap();
+    drop(b);
+    assert_eq!((known(), names(folder.path()).len()), (1, 2));
+    remove_unfinished();
+    assert_eq!((known(), names(folder.path())), (0, vec!["a".to_owned()]));
+    assert!(c.finish().is_err());
+}
+
+#[test]
 fn write_accepts_the_longest_file_name() {
     let folder = tempfile::tempdir().unwrap();
     let name = "é".repeat(127);
