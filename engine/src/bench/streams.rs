@@ -1,7 +1,10 @@
 //! Measures several streams at once, as a server's clients cause them. All streams request their
 //! own answers at the same time and share the passes of one engine.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 
@@ -98,12 +101,18 @@ struct StreamsRun {
     batch: f64,
 }
 
-/// Times of a stream's tokens since the start.
-fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result<Vec<Duration>> {
+/// Times of a stream's tokens since the start. The stream was requested at `requested`.
+fn listen(events: &Receiver<Event>, started: Instant, requested: Duration) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for event in events {
         match event {
             Event::Token { .. } => times.push(started.elapsed()),
+            // An event may wait for the rest of a character, and thus for the next pass.
+            Event::Done { stats, .. } => {
+                if let Some(first) = times.first_mut() {
+                    *first = requested + stats.time_to_first_token;
+                }
+            }
             Event::Error(error) => return Err(error),
             _ => {}
         }
@@ -131,8 +140,9 @@ fn once(engine: &Engine, options: &StreamsOptions, streams: usize) -> Result<Str
                     speculation,
                     ..Request::new(Prompt::Tokens((0..prompt).map(|at| id(stream, at)).collect()))
                 };
+                let requested = started.elapsed();
                 let events = session.generate(request);
-                scope.spawn(move || listen(&events, started))
+                scope.spawn(move || listen(&events, started, requested))
             })
             .collect();
         let ended = || Error::Stopped("a thread that receives an answer ended early".to_owned());
@@ -163,8 +173,22 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::session::{EngineOptions, SparsityChoice};
+    use crate::session::{AnswerText, EngineOptions, GenerationStats, SparsityChoice, StopReason};
     use thermocline_run::runtime::Sparsity;
+
+    #[test]
+    fn first_token_counts_from_when_it_was_chosen_even_if_its_event_was_late() {
+        let (sender, events) = std::sync::mpsc::channel();
+        let text = AnswerText::default;
+        (0..3).for_each(|id| sender.send(Event::Token { id, text: text(), logprobs: None }).unwrap());
+        let stats = GenerationStats { time_to_first_token: Duration::from_millis(2), ..GenerationStats::default() };
+        sender.send(Event::Done { reason: StopReason::MaxTokens, stats }).unwrap();
+        drop(sender);
+        let (hour, requested) = (Duration::from_secs(3600), Duration::from_millis(1));
+        let times = listen(&events, Instant::now().checked_sub(hour).unwrap_or_else(Instant::now), requested).unwrap();
+        assert_eq!((times.len(), times[0]), (3, Duration::from_millis(3)));
+        assert!(times[1] > times[0], "{times:?}");
+    }
 
     #[test]
     fn streams_share_passes_and_are_measured() {
