@@ -36,15 +36,26 @@ pub(super) struct Drafter {
     elsewhere: Option<(Box<dyn Processor>, u64)>,
 }
 
-/// The tokens after which a drafter continues.
-#[derive(Debug)]
-pub(super) struct DraftFrom<'t> {
+/// The drafts to make: the tokens after which they continue, and their number.
+pub(super) struct DraftTask<'t> {
     /// The tokens of the context.
     pub held: &'t [u32],
     /// The token after them, which is chosen but not computed.
     pub next: u32,
     /// The cache of the engine's model, which an assistant reads.
     pub kv: Option<&'t mut KvCache>,
+    /// Largest number of drafts.
+    pub most: usize,
+    /// Gets the number of drafts and the probability of the last one. Returns true if another draft
+    /// pays.
+    pub goes_on: &'t mut dyn FnMut(usize, f32) -> bool,
+}
+
+impl DraftTask<'_> {
+    /// True if another draft follows the draft `last`, which is number `count`.
+    fn goes_on(&mut self, count: usize, last: DraftedToken) -> bool {
+        count < self.most && (self.goes_on)(count, last.probability)
+    }
 }
 
 /// A drafted token and its probability.
@@ -192,31 +203,23 @@ impl Drafter {
         done
     }
 
-    /// Appends at most `most` drafts of the tokens after `from` to `drafts`. `goes_on` gets the
-    /// number of drafts and the probability of the last one, and returns true if another draft
-    /// pays. The context must be ready ([`DraftContext::is_ready`]). It then holds the tokens of
-    /// `from` and, for a draft model, all drafts but the last.
+    /// Appends the drafts of `task` to `drafts`. The context must be ready
+    /// ([`DraftContext::is_ready`]). It then holds the tokens of `task` and, for a draft model, all
+    /// drafts but the last.
     ///
     /// # Errors
     /// The errors of [`Forward::run`].
-    pub fn draft(
-        &mut self,
-        context: &mut DraftContext,
-        from: DraftFrom<'_>,
-        most: usize,
-        goes_on: &mut dyn FnMut(usize, f32) -> bool,
-        drafts: &mut Vec<u32>,
-    ) -> Result<()> {
+    pub fn draft(&mut self, context: &mut DraftContext, mut task: DraftTask<'_>, drafts: &mut Vec<u32>) -> Result<()> {
         if self.reads_keys() {
-            return self.draft_beside(context, from, most, goes_on, drafts);
+            return self.draft_beside(context, task, drafts);
         }
         // A device computes all logits.
-        let common = self.elsewhere.is_none() && CommonTokens::suit(from.held);
-        let mut draft = self.first(context, &from, common)?;
+        let common = self.elsewhere.is_none() && CommonTokens::suit(task.held);
+        let mut draft = self.first(context, &task, common)?;
         let held = context.end();
-        for count in 1..=most {
+        for count in 1..=task.most {
             drafts.push(draft.token);
-            if count == most || !goes_on(count, draft.probability) || !context.kv.begin_revocable() {
+            if !task.goes_on(count, draft) || !context.kv.begin_revocable() {
                 break;
             }
             let (before, token) = (self.state.clone(), draft.token);
@@ -235,18 +238,18 @@ impl Drafter {
 
     /// Computes the tokens that the context does not hold yet, and drafts the token after them. The
     /// draft is a common token if `common` is true.
-    fn first(&mut self, context: &mut DraftContext, from: &DraftFrom<'_>, common: bool) -> Result<DraftedToken> {
+    fn first(&mut self, context: &mut DraftContext, task: &DraftTask<'_>, common: bool) -> Result<DraftedToken> {
         if !self.reads_states {
-            context.truncate(from.held.len());
-            let mut tokens = from.held[context.end()..].to_vec();
-            tokens.push(from.next);
+            context.truncate(task.held.len());
+            let mut tokens = task.held[context.end()..].to_vec();
+            tokens.push(task.next);
             let first = self.compute(&tokens, None, &mut context.kv, common)?;
-            context.add_draft(from.next);
+            context.add_draft(task.next);
             return Ok(first);
         }
         let waiting = context.waiting();
-        let mut tokens = successors(from.held, context.end(), waiting.saturating_sub(1))?.to_vec();
-        tokens.push(from.next);
+        let mut tokens = successors(task.held, context.end(), waiting.saturating_sub(1))?.to_vec();
+        tokens.push(task.next);
         let (states, kv) = context.states_and_kv();
         let first = self.compute(&tokens, Some(states), kv, common)?;
         context.drop_states(waiting);
@@ -293,12 +296,14 @@ mod tests {
 
     use super::*;
 
-    /// Drafts after `from`, as a generation does. The view of the conversation is `context`.
-    fn drafts(drafter: &mut Drafter, context: &mut DraftContext, from: DraftFrom<'_>) -> Vec<u32> {
+    /// Drafts after `held` and `next`, as a generation does. The view of the conversation is
+    /// `context`.
+    fn drafts(drafter: &mut Drafter, context: &mut DraftContext, held: &[u32], next: u32) -> Vec<u32> {
         let mut drafts = Vec::new();
-        drafter.follow(context, from.held, &mut ()).unwrap();
-        assert!(context.is_ready(from.held.len()));
-        drafter.draft(context, from, 4, &mut |_, _| true, &mut drafts).unwrap();
+        drafter.follow(context, held, &mut ()).unwrap();
+        assert!(context.is_ready(held.len()));
+        let task = DraftTask { held, next, kv: None, most: 4, goes_on: &mut |_, _| true };
+        drafter.draft(context, task, &mut drafts).unwrap();
         drafts
     }
 
@@ -315,13 +320,12 @@ mod tests {
             let new = |drafter: &mut Drafter| drafter.context(0, 128, KvType::F32).unwrap();
             let (mut context, mut held, mut next) = (new(&mut drafter), (30..50).collect::<Vec<u32>>(), 7);
             for (round, accepted) in [0, 1, 2, 3, 4, 0, 4, 3, 1, 0, 2].into_iter().enumerate() {
-                let from = || DraftFrom { held: &held, next, kv: None };
-                let drafted = drafts(&mut drafter, &mut context, from());
+                let drafted = drafts(&mut drafter, &mut context, &held, next);
                 let mut fresh = new(&mut drafter);
-                assert_eq!(drafted, drafts(&mut drafter, &mut fresh, from()), "{name}, round {round}");
+                assert_eq!(drafted, drafts(&mut drafter, &mut fresh, &held, next), "{name}, round {round}");
                 // Without the pass that checks them, the same drafts are made again.
                 if round % 3 == 0 {
-                    assert_eq!(drafted, drafts(&mut drafter, &mut context, from()), "{name}, round {round}");
+                    assert_eq!(drafted, drafts(&mut drafter, &mut context, &held, next), "{name}, round {round}");
                 }
                 held.push(next);
                 held.extend_from_slice(&drafted[..accepted]);

@@ -1,6 +1,6 @@
 //! Drafts of an assistant, which reads the keys and values of the engine's model (Gemma 4).
 
-use super::{DraftContext, DraftFrom, DraftedToken, Drafter, LastState};
+use super::{DraftContext, DraftTask, DraftedToken, Drafter, LastState};
 use crate::session::common_tokens::CommonTokens;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, RowsJob};
@@ -80,24 +80,23 @@ impl Drafter {
     pub(super) fn draft_beside(
         &mut self,
         context: &mut DraftContext,
-        from: DraftFrom<'_>,
-        most: usize,
-        goes_on: &mut dyn FnMut(usize, f32) -> bool,
+        mut task: DraftTask<'_>,
         drafts: &mut Vec<u32>,
     ) -> Result<()> {
         let model = self.forward.model().clone();
-        let (Some(steps), Some(weights), Some(kv)) = (&mut self.assistant, &model.weights.assistant, from.kv) else {
+        let (Some(steps), Some(weights), Some(kv)) = (&mut self.assistant, &model.weights.assistant, task.kv.take())
+        else {
             return Err(Error::invalid("assistant", "the keys and values of its model", "none"));
         };
-        let common = self.common.as_mut().filter(|_| CommonTokens::suit(from.held));
+        let common = self.common.as_mut().filter(|_| CommonTokens::suit(task.held));
         let mut common = common.filter(|_| weights.centroids.is_none());
         let all = weights.centroids.is_none() && common.is_none();
         let width = steps.width();
         context.keep_last_state();
         let (states, own) = context.states_and_kv();
         steps.both[width..].copy_from_slice(&states[..width]);
-        let mut token = from.next;
-        for count in 1..=most {
+        let mut token = task.next;
+        for count in 1..=task.most {
             let input = steps.input(weights, token)?;
             let outputs = if all { Outputs::Last } else { Outputs::None };
             let logits = self.forward.run_assistant(input, own, kv, outputs, &mut LastState(&mut self.state))?;
@@ -107,7 +106,7 @@ impl Drafter {
                 (None, None) => DraftedToken::likeliest(&logits[..self.vocabulary]),
             };
             drafts.push(draft.token);
-            if count == most || !goes_on(count, draft.probability) {
+            if !task.goes_on(count, draft) {
                 break;
             }
             steps.advance(weights, &self.state);
@@ -165,8 +164,9 @@ mod tests {
                 drafter.follow(&mut context, held, &mut ()).unwrap();
                 assert!(context.is_ready(held.len()));
                 for _ in 0..2 {
-                    let (mut drafts, from) = (Vec::new(), DraftFrom { held, next, kv: Some(&mut kv) });
-                    drafter.draft(&mut context, from, 3, &mut |_, _| true, &mut drafts).unwrap();
+                    let (mut drafts, goes_on) = (Vec::new(), &mut |_, _| true);
+                    let task = DraftTask { held, next, kv: Some(&mut kv), most: 3, goes_on };
+                    drafter.draft(&mut context, task, &mut drafts).unwrap();
                     assert_eq!(drafts, expected, "{name}, {} tokens", held.len());
                     assert_eq!(kv.len(), held.len());
                 }
@@ -218,8 +218,9 @@ mod tests {
             let width = target.config.d_model;
             fresh.add_states(held.len() - 1, 1, &states.0[(kept - 1) * width..kept * width]);
             let [drafts, expected] = [&mut context, &mut fresh].map(|context| {
-                let (mut drafts, from) = (Vec::new(), DraftFrom { held: &held, next, kv: Some(&mut kv) });
-                drafter.draft(context, from, 3, &mut |_, _| true, &mut drafts).unwrap();
+                let (mut drafts, goes_on) = (Vec::new(), &mut |_, _| true);
+                let task = DraftTask { held: &held, next, kv: Some(&mut kv), most: 3, goes_on };
+                drafter.draft(context, task, &mut drafts).unwrap();
                 drafts
             });
             assert_eq!(drafts, expected, "round {round}");

@@ -3,7 +3,7 @@
 use super::{
     super::{
         context::{DraftingParts, SessionContext},
-        drafter::{DraftFrom, Drafter},
+        drafter::{DraftTask, Drafter},
         speculation::DraftPlan,
     },
     Generation,
@@ -49,9 +49,9 @@ impl Generation<'_> {
     pub(super) fn draft_by(&mut self, context: &mut SessionContext, drafter: &mut Drafter, plan: DraftPlan) {
         let DraftingParts { draft: Some(draft), held, kv, controller } = context.drafting() else { return };
         let Some(next) = self.todo.tokens.last().copied() else { return };
-        let from = DraftFrom { held, next, kv };
         let mut goes_on = |drafted, probability| controller.goes_on(plan.source, drafted, probability);
-        if let Err(error) = drafter.draft(draft, from, plan.tokens, &mut goes_on, &mut self.todo.tokens) {
+        let task = DraftTask { held, next, kv, most: plan.tokens, goes_on: &mut goes_on };
+        if let Err(error) = drafter.draft(draft, task, &mut self.todo.tokens) {
             tracing::warn!(%error, "the answer continues without its drafter");
             self.todo.tokens.truncate(1);
             context.draft = None;
