@@ -1,6 +1,5 @@
 //! The models on this machine. [`scan`] finds them in folders. A [`ModelCard`] describes a model
-//! without loading it,
-//! and an [`AssistantCard`] describes an assistant, which drafts for a model.
+//! without loading it. An [`AssistantCard`] describes an assistant, which drafts for a model.
 
 mod assistant_card;
 mod card;
