@@ -27,7 +27,7 @@ const WIDE: usize = 4096;
 const NARROW: usize = 512;
 
 /// Weights and activations of [`FEW_TOKENS`] tokens.
-struct TokenSample {
+struct TrialSample {
     gpu: Gpu,
     matrix: GpuMatrix,
     cols: usize,
@@ -43,7 +43,7 @@ struct TokenSample {
 /// [`Error::Memory`] if the trial does not fit the budget, [`Error::Gpu`] if the device is lost.
 pub(super) fn products_keep_bits(gpu: &Gpu, ty: WeightType, shape: KernelShape) -> Result<bool> {
     for cols in [WIDE, NARROW] {
-        let sample = TokenSample::new(gpu, ty, cols)?;
+        let sample = TrialSample::new(gpu, ty, cols)?;
         let kept = sample.keeps_bits(ROWS, |x, y| {
             let output = MatmulOutput { buffer: y, pitch: ROWS, offset: 0, epilogue: Epilogue::Store };
             let matmul = Matmul::shaped(gpu, &sample.matrix, x, None, &output, shape)?;
@@ -62,7 +62,7 @@ pub(super) fn products_keep_bits(gpu: &Gpu, ty: WeightType, shape: KernelShape) 
 /// # Errors
 /// As [`products_keep_bits`].
 pub(super) fn downs_keep_bits(gpu: &Gpu, ty: WeightType) -> Result<bool> {
-    let sample = TokenSample::new(gpu, ty, WIDE)?;
+    let sample = TrialSample::new(gpu, ty, WIDE)?;
     let several = SparseDownVariant::new(gpu, ty, SparseDownKind::Several)?;
     for kind in [SparseDownKind::One, SparseDownKind::Fired] {
         if !sample.keeps_bits_of(&SparseDownVariant::new(gpu, ty, kind)?, &several)? {
@@ -72,9 +72,10 @@ pub(super) fn downs_keep_bits(gpu: &Gpu, ty: WeightType) -> Result<bool> {
     Ok(true)
 }
 
-impl TokenSample {
-    /// Creates a sample with `cols` columns of random weights, and random activations. Their products
-    /// are rounded, so that another order of sums has other bits. Some activations are zero.
+impl TrialSample {
+    /// Creates a sample with `cols` columns of random weights, and random activations. Their
+    /// products are rounded, so that another order of sums has other bits. Some activations are
+    /// zero.
     fn new(gpu: &Gpu, ty: WeightType, cols: usize) -> Result<Self> {
         let random = &mut ChaCha8Rng::seed_from_u64(11);
         let ty = ty.tensor_type();
@@ -88,7 +89,7 @@ impl TokenSample {
         let inputs = uploader.vector(Purpose::Scratch, "sample", &x)?;
         uploader.finish()?;
         let input = gpu.arena().buffer(Purpose::Scratch, "sample", cols as u64 * 4, Usage::Storage)?;
-        Ok(TokenSample { gpu: gpu.clone(), matrix, cols, inputs, input })
+        Ok(TrialSample { gpu: gpu.clone(), matrix, cols, inputs, input })
     }
 
     /// True if tokens of a down projection have the same bits in `one`, alone, and in `several`.

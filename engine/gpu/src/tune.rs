@@ -109,8 +109,9 @@ impl Tuning {
         Ok(shape)
     }
 
-    /// Notes once per device, when there is room, whether a few tokens keep their bits in `kernel`, with weights of type
-    /// `ty`. The tests compare the bits on software adapters, which have no trial.
+    /// Notes once per device, when there is room, whether a few tokens keep their bits in `kernel`,
+    /// with weights of type `ty`. The tests compare the bits on software adapters, which have no
+    /// trial.
     pub fn try_tokens(
         &self,
         gpu: &Gpu,

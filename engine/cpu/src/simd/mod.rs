@@ -393,8 +393,8 @@ fn prefetch_behind<const ROWS: usize>(rows: [&[u8]; ROWS], ahead: usize) {
 /// The lines go to the second-level cache. The first-level cache of most processors has 32 KiB. The
 /// activations of a product with 14,336 columns take most of it, and lines that arrive there early
 /// are replaced before they are read: two cores of a Zen 4 then read 22 GB/s instead of 30. Intel's
-/// first-level cache also handles at most 16 misses at once, the second-level cache 48: a core of an
-/// Emerald Rapids reads 8 GB/s through the first level alone, and 14 GB/s through the second.
+/// first-level cache also handles at most 16 misses at once, the second-level cache 48: a core of
+/// an Emerald Rapids reads 8 GB/s through the first level alone, and 14 GB/s through the second.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {

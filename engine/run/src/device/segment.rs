@@ -170,6 +170,8 @@ impl Segment {
     /// Makes room for hand-overs of `bytes` bytes.
     pub fn reserve_hand_over(&mut self, bytes: u64) -> Result<()> {
         if bytes > self.hand_overs.as_ref().map_or(0, ReadbackRing::bytes) {
+            // A plan has room for one ring, so the smaller one is freed first.
+            self.hand_overs = None;
             self.hand_overs = Some(ReadbackRing::new(&self.gpu, 1, bytes)?);
         }
         Ok(())
@@ -179,7 +181,16 @@ impl Segment {
     pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
         let bytes = bytes + self.times_bytes;
         if bytes > self.down.bytes() {
-            self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
+            // A plan has room for one ring, so the smaller one is freed first.
+            let before = self.down.bytes();
+            self.down = ReadbackRing::new(&self.gpu, 1, 0)?;
+            match ReadbackRing::new(&self.gpu, 1, bytes) {
+                Ok(ring) => self.down = ring,
+                Err(error) => {
+                    self.down = ReadbackRing::new(&self.gpu, 1, before)?;
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }

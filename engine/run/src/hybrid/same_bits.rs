@@ -13,9 +13,10 @@ use thermocline_model::{Model, SkipRule, Skips};
 /// are computed one by one, and attention divides the keys of each token as if it were alone. The
 /// other kernels compute each token separately.
 ///
-/// A driver's compiler may break this order ([`Gpu::keeps_bits`](thermocline_gpu::Gpu::keeps_bits)).
-/// Skipping neurons is different, too: a device skips them only for single tokens, in other
-/// kernels. Modes that skip neurons therefore promise nothing.
+/// A driver's compiler may break this order
+/// ([`Gpu::keeps_bits`](thermocline_gpu::Gpu::keeps_bits)). Skipping neurons is different, too: a
+/// device skips them only for single tokens, in other kernels. Modes that skip neurons therefore
+/// promise nothing.
 pub(super) fn same_bits(of_cpu: usize, model: &Model, mode: Sparsity) -> usize {
     let rules = model.weights.layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
     let skips = rules.into_iter().any(|rule| rule.skips(mode, true, false) != Skips::Nothing);

@@ -350,8 +350,8 @@ fn drafts_of_recurrent_models_on_a_device_change_no_text() {
     assert!(parts > 0);
 }
 
-/// A device also forgets rejected drafts. It does not draft by default, because its sums have
-/// another order.
+/// A device also forgets rejected drafts. It drafts by default, because a few tokens have the bits
+/// of single tokens there.
 #[test]
 fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
     let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
@@ -362,7 +362,7 @@ fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
         [greedy(&repeating(), 60), greedy(&expected("gemma2", "input_ids"), 40)].into_iter().enumerate()
     {
         let wanted = generate(&session(&circling()), without(request.clone()));
-        assert_eq!(generate(&device, request.clone()).stats.drafted_tokens(), 0, "request {at}");
+        assert_eq!(generate(&device, request.clone()).ids, wanted.ids, "request {at}");
         let got = generate(&device, Request { speculation: SpeculationMode::Always, ..eager(request) });
         assert_eq!(got.ids, wanted.ids, "request {at}");
         assert!(at > 0 || got.stats.drafted_tokens() > 0, "{:?}", got.stats);
