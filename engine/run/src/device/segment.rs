@@ -162,9 +162,10 @@ impl Segment {
         self.up.bytes()
     }
 
-    /// Most bytes that one [`Segment::read`] can read without allocating.
+    /// Most bytes that one [`Segment::read`] can read without allocating. The times of steps are
+    /// read along.
     pub fn room_down(&self) -> u64 {
-        self.down.bytes()
+        self.down.bytes().saturating_sub(self.times_bytes)
     }
 
     /// Makes room for hand-overs of `bytes` bytes.
