@@ -20,7 +20,7 @@ use thermocline_engine::{
     model::Model,
     placement::{DeviceClocks, Granularity, LayerPlan, Machine, MemorySizes, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
-    session::{EngineOptions, SparsityChoice, SparsityReport, open_draft_model, planner},
+    session::{EngineOptions, SparsityChoice, SparsityReport, open_draft_model, planner, streamed_chunk},
     synth::{SynthOptions, SynthShape, shape_model},
 };
 
@@ -127,12 +127,15 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         PlanInputs { sessions: usize::from(args.sessions), ..PlanInputs::new(sparsity.mode, context, kv_type) };
     let PlannedMachine { machine, free, sizes } = args.machine(&model, &inputs)?;
     let has_gpu = machine.gpu.is_some();
-    let planner = planner(&model, None, PlanInputs { machine: Arc::new(machine), ..inputs })?;
-    let everything = planner.everything();
+    let inputs = PlanInputs { machine: Arc::new(machine), ..inputs };
+    let whole = planner(&model, None, inputs.clone())?.everything();
     // Enough for everything, in addition to what the driver reserves.
-    let most = everything + everything / 8 + (1 << 20);
+    let most = whole + whole / 8 + (1 << 20);
     let asked_budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
     let budget = sizes.filter(|_| has_gpu).map_or(asked_budget, |sizes| asked_budget.min(sizes.vram));
+    let chunk = streamed_chunk(&model, None, &inputs, budget)?;
+    let planner = planner(&model, None, PlanInputs { chunk, ..inputs })?;
+    let everything = planner.everything();
     let plan = match &args.split {
         Some(path) => planner.price(PowerInferSplit::open(path)?.placement(planner.profile())?),
         None if budget == 0 => planner.on_cpu(),

@@ -120,15 +120,16 @@ pub struct SparsityArgs {
     /// as there is room [default: the neurons that save the most time there]
     #[arg(long, value_name = "FILE")]
     pub split: Option<PathBuf>,
-    /// For prompts, send neurons that are not in GPU memory to the GPU in pieces. This is faster
-    /// for long prompts if the GPU multiplies much faster than the CPU. It takes up to a 32nd of
-    /// the GPU's memory (with `on` up to a quarter). auto: if it is faster at the measured speeds
-    /// of this machine
+    /// For prompts, send neurons and experts that are not in GPU memory to the GPU in pieces. This
+    /// is faster for long prompts if the GPU multiplies much faster than the CPU. It takes up to a
+    /// 32nd of the GPU's memory (with `on` up to a quarter). auto: if it is faster at the measured
+    /// speeds of this machine
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts())]
     pub stream_prompts: StreamPrompts,
     /// Number of prompt tokens computed at a time. With 1, a prompt is computed like an answer, so
     /// that sparsity applies to it too. This is slow, but it allows measuring a mode by the log
-    /// probabilities of prompts [default: 512]
+    /// probabilities of prompts. With 256 or more, up to 2048 while experts pass through the GPU
+    /// [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
 }
@@ -140,7 +141,7 @@ impl SparsityArgs {
     }
 }
 
-/// Whether to stream cold neurons for prompts, as in [`EngineOptions::stream_prompts`].
+/// Whether to stream cold neurons and experts for prompts, as in [`EngineOptions::stream_prompts`].
 pub type StreamPrompts = Option<bool>;
 
 /// Parses [`StreamPrompts`] by name.

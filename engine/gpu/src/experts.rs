@@ -59,6 +59,16 @@ impl ExpertPairs {
         Ok(ExpertPairs { order, tiles, op, experts })
     }
 
+    /// The buffer of the pairs in order, for a caller that sorts them itself.
+    pub fn order(&self) -> &Buffer {
+        &self.order
+    }
+
+    /// The buffer of the tiles, for a caller that divides the pairs itself.
+    pub fn tiles(&self) -> &Buffer {
+        &self.tiles
+    }
+
     /// True if the `pairs` pairs of `tokens` tokens are grouped by expert, because this saves time.
     /// The pairs of few tokens are not grouped, so that their sums have the order of single pairs.
     pub fn pay(&self, tokens: usize, pairs: usize) -> bool {
@@ -155,17 +165,24 @@ impl ExpertMatmul {
     /// Records the products of the first `pairs` pairs. Set `grouped` if [`ExpertPairs::record`]
     /// was recorded before.
     pub fn record(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
+        if grouped {
+            return self.record_tiles(recorder, expert_tiles(pairs, self.experts));
+        }
         for part in &self.parts {
-            let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };
-            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+            let [a, b] = grid(part.params.rows.div_ceil(ROWS) as usize, self.max_groups);
             let params = params::ExpertMatmul { pairs: pairs as u32, stride: a, ..part.params };
-            if grouped {
-                // Neighbouring workgroups share weights.
-                let tiles = expert_tiles(pairs, self.experts) as u32;
-                recorder.dispatch(&part.grouped, &params, [tiles, a, b]);
-            } else {
-                recorder.dispatch(&part.each, &params, [a, b, pairs as u32]);
-            }
+            recorder.dispatch(&part.each, &params, [a, b, pairs as u32]);
+        }
+    }
+
+    /// Records the products of the first `tiles` tiles of the [`ExpertPairs`].
+    pub fn record_tiles(&self, recorder: &mut Recorder, tiles: usize) {
+        for part in &self.parts {
+            let rows = part.grouped.pipeline().workgroup() / 2;
+            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+            let params = params::ExpertMatmul { stride: a, ..part.params };
+            // Neighbouring workgroups share weights.
+            recorder.dispatch(&part.grouped, &params, [tiles as u32, a, b]);
         }
     }
 }

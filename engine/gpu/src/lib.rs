@@ -68,7 +68,7 @@ pub use pace::{DevicePace, SubmissionTime, SubmissionWork, WorkKind, tokens_with
 pub use pipelines::{Pipeline, Pipelines};
 pub use product_sample::{LargestError, ProductSample, SampleSize};
 pub use recorder::Recorder;
-pub use row_stream::{RowLoad, RowStream};
+pub use row_stream::{NumberLoad, RowLoad, RowStream};
 pub use sparse_down::SparseDownVariant;
 pub use thermocline_shaders::{KernelFeatures, Tier, WeightType, params};
 pub use timestamps::GpuTimestamps;

@@ -37,8 +37,8 @@ pub struct MatrixLayout {
 pub struct MatrixPart {
     rows: Range<usize>,
     buffer: Buffer,
-    /// Bytes of the main stream; offset and bytes of the auxiliary stream.
-    main: u64,
+    /// Offset and bytes of the main stream, and of the auxiliary stream.
+    main: (u64, u64),
     aux: (u64, u64),
 }
 
@@ -50,21 +50,24 @@ impl GpuMatrix {
         let parts = plan.into_iter().map(|rows| {
             let (main, aux, all) = streams(gpu.caps(), ty, rows.len(), cols);
             let buffer = gpu.arena().buffer(purpose, what, all, Usage::Storage)?;
-            Ok(MatrixPart { rows, buffer, main, aux })
+            Ok(MatrixPart { rows, buffer, main: (0, main), aux })
         });
         Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
     }
 
-    /// Places a matrix in the first bytes of `buffer`, which other matrices may use at other times.
+    /// Places a matrix at `offset` in `buffer`, whose bytes other matrices may use at other times.
+    /// The offset is aligned for a binding.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the matrix is longer than the buffer or than a binding.
-    pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, rows: usize, cols: usize) -> Result<Self> {
-        let (main, aux, wanted) = streams(gpu.caps(), ty, rows, cols);
-        let available = buffer.bytes().min(gpu.caps().max_binding);
+    /// [`Error::Memory`] if the matrix is longer than the rest of the buffer or than a binding.
+    pub fn within(gpu: &Gpu, buffer: &Buffer, offset: u64, layout: MatrixLayout) -> Result<Self> {
+        let MatrixLayout { ty, rows, cols, .. } = layout;
+        let (main, (aux_offset, aux), wanted) = streams(gpu.caps(), ty, rows, cols);
+        let available = buffer.bytes().saturating_sub(offset).min(gpu.caps().max_binding);
         if wanted > available || rows == 0 {
             return Err(Error::memory(ScarceMemory::Gpu, "a matrix in a buffer", wanted, available));
         }
+        let (main, aux) = ((offset, main), (offset + aux_offset, aux));
         let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux };
         Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
     }
@@ -123,7 +126,8 @@ impl MatrixPart {
 
     /// Returns binding 0 of kernels: codes or values.
     pub fn main(&self) -> Binding {
-        Binding::part(&self.buffer, 0, self.main)
+        let (offset, bytes) = self.main;
+        Binding::part(&self.buffer, offset, bytes)
     }
 
     /// Returns binding 1 of kernels: scales, or `nothing` if the weight type has none.
@@ -134,6 +138,11 @@ impl MatrixPart {
 
     pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
+    }
+
+    /// Returns the offset of the main stream in the buffer, in bytes.
+    pub(super) fn main_offset(&self) -> u64 {
+        self.main.0
     }
 
     /// Returns the offset of the auxiliary stream in the buffer, in bytes.

@@ -19,6 +19,15 @@ pub struct RowLoad<'a, 'm> {
     pub row: RowOf<'a, 'm>,
 }
 
+/// Numbers for the beginning of a buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct NumberLoad<'a> {
+    /// The numbers' bytes, a multiple of 4.
+    pub bytes: &'a [u8],
+    /// Buffer that receives them.
+    pub to: &'a Buffer,
+}
+
 /// Streams loads of rows. While the device uses one load, the CPU repacks the next.
 #[derive(Debug)]
 pub struct RowStream {
@@ -42,9 +51,9 @@ impl RowStream {
         pieces.into_iter().map(|bytes| bytes + 2 * PIECE as u64).sum()
     }
 
-    /// Records the upload of `loads`, and of numbers for the beginning of a buffer, before the
-    /// commands recorded next. Returns the uploaded bytes. The caller then submits `recorder` and
-    /// calls [`RowStream::submitted`], or drops `recorder`.
+    /// Records the upload of `loads` and `numbers` before the commands recorded next. Returns the
+    /// uploaded bytes. The caller then submits `recorder` and calls [`RowStream::submitted`], or
+    /// drops `recorder`.
     ///
     /// # Errors
     /// [`Error::Memory`] if the data exceeds the size of a load, [`Error::Invalid`] if a row holds
@@ -53,7 +62,7 @@ impl RowStream {
         &mut self,
         recorder: &mut Recorder,
         loads: &[RowLoad<'_, '_>],
-        numbers: Option<(&[f32], &Buffer)>,
+        numbers: &[NumberLoad<'_>],
     ) -> Result<u64> {
         let bytes = loads.iter().map(|load| {
             let (main, aux) = load.matrix.row_bytes();
@@ -63,7 +72,7 @@ impl RowStream {
         if self.packed.len() < bytes {
             self.packed.resize(bytes, 0);
         }
-        let (mut rest, mut pieces) = (&mut self.packed[..bytes], Vec::with_capacity(2 * loads.len() + 1));
+        let (mut rest, mut pieces) = (&mut self.packed[..bytes], Vec::with_capacity(2 * loads.len() + numbers.len()));
         for load in loads {
             let [part] = load.matrix.parts() else {
                 return Err(Error::invalid("buffers of a streamed matrix", "1", load.matrix.parts().len()));
@@ -73,9 +82,9 @@ impl RowStream {
             let (aux, later) = later.split_at_mut(load.rows * aux_row);
             rest = later;
             pack(load.matrix, 0, main, aux, load.row)?;
-            pieces.extend([(&*main, part.buffer(), 0), (&*aux, part.buffer(), part.aux_offset())]);
+            pieces.extend([(&*main, part.buffer(), part.main_offset()), (&*aux, part.buffer(), part.aux_offset())]);
         }
-        pieces.extend(numbers.map(|(numbers, to)| (bytemuck::cast_slice(numbers), to, 0)));
+        pieces.extend(numbers.iter().map(|numbers| (numbers.bytes, numbers.to, 0)));
         self.ring.record(recorder, &pieces)?;
         Ok(pieces.iter().map(|(bytes, ..)| bytes.len() as u64).sum())
     }

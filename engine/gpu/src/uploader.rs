@@ -184,7 +184,8 @@ impl<'a> Uploader<'a> {
             let (main, aux) = packed.split_at_mut(count * main_row);
             pack(matrix, start, main, aux, row)?;
             let at = (start - part.rows().start) as u64;
-            self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
+            let offsets = [part.main_offset() + at * main_row as u64, part.aux_offset() + at * aux_row as u64];
+            self.send(part.buffer(), [(main, offsets[0]), (aux, offsets[1])])?;
             self.packed = packed;
             self.advance((start..start + count).map(bytes).sum())?;
         }

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::neurons::HotSetAdaptation;
+use super::{neurons::HotSetAdaptation, streamed_chunk::streamed_chunk};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_gpu::{AdapterReport, Caps};
@@ -145,11 +145,17 @@ impl LivePlanner {
         self.inputs.lock().plan.chunk = device_chunk(tokens);
     }
 
-    /// Plans for a device with these limits. Returns the tokens of a chunk.
-    pub(super) fn set_caps(&self, caps: Caps) -> usize {
+    /// Plans for a device with these limits and a budget of `budget` bytes. Returns the tokens of a
+    /// chunk.
+    ///
+    /// # Errors
+    /// As [`planner`].
+    pub(super) fn set_device(&self, model: &Model, caps: Caps, budget: u64) -> Result<usize> {
+        let inputs = self.inputs.lock().plan.clone();
+        let chunk = streamed_chunk(model, Some(caps), &inputs, budget)?;
         let mut inputs = self.inputs.lock();
-        inputs.caps = Some(caps);
-        inputs.plan.chunk
+        (inputs.caps, inputs.plan.chunk) = (Some(caps), chunk);
+        Ok(chunk)
     }
 
     /// Leaves `bytes` more of the budget free.

@@ -119,7 +119,8 @@ fn load_on(
     progress: LoadProgress<'_>,
 ) -> Result<HybridProcessor> {
     planner.set_chunk(options.chunk);
-    let chunk = planner.set_caps(*gpu.caps());
+    let mut target = gpu.arena().budget();
+    let chunk = planner.set_device(model, *gpu.caps(), target.saturating_sub(planner.reserved()))?;
     // A software driver is trusted, because it runs on the CPU itself and compiles slowly.
     if let Some(folder) = options.speeds.as_ref().filter(|_| gpu.report().kind != AdapterKind::Software) {
         let types = planner.planner(model)?.profile().weight_types();
@@ -129,7 +130,6 @@ fn load_on(
     let load = device::GpuLoad { chunk, predictors: false, ..device::GpuLoad::default() };
     let mut placement_source =
         PlacementSource { planner: Arc::clone(planner), granularity: options.granularity, gpu_use: options.gpu_use };
-    let mut target = gpu.arena().budget();
     for attempt in 1.. {
         let placement = hybrid::Planner::plan(&mut placement_source, model, target)?;
         match HybridProcessor::load(gpu, options.open_cpu()?, model, &placement, &load, &mut progress) {

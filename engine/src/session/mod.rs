@@ -59,6 +59,7 @@ mod sparsity;
 mod speculation;
 mod step_times;
 mod stop_strings;
+mod streamed_chunk;
 mod tested_device;
 mod text;
 mod thought_calls;
@@ -86,6 +87,7 @@ pub use request::{
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
 pub use speculation::{DraftCounts, DraftSource, DraftsBySource};
+pub use streamed_chunk::streamed_chunk;
 pub use turns::Priority;
 
 pub use sampling::Grammar;

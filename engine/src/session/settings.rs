@@ -49,6 +49,8 @@ pub struct EngineOptions {
     /// model.
     pub draft: Option<PathBuf>,
     /// Number of prompt tokens computed at a time, at least 1. Sessions take turns between chunks.
+    /// Chunks whose experts are streamed to a GPU have up to 2,048 tokens, unless fewer than 256
+    /// are given.
     pub chunk: usize,
     /// True if control tokens in messages, tools and files act as control tokens, as in other
     /// programs. The author of a message can then end the turn. If false, they are plain text.
@@ -74,8 +76,8 @@ pub struct EngineOptions {
     /// A PowerInfer `.gpuidx` file. The neurons that it puts on the GPU are kept in VRAM as far as
     /// the budget allows, instead of the best neurons.
     pub split: Option<PathBuf>,
-    /// Whether to stream cold neurons to the GPU for long prompts. `None` streams if that is
-    /// expected to be faster than the CPU, at the machine's speeds.
+    /// Whether to stream cold neurons and experts to the GPU for long prompts. `None` streams if
+    /// that is expected to be faster than the CPU, at the machine's speeds.
     pub stream_prompts: Option<bool>,
     /// Speeds of this machine for plans. `None` uses those saved in [`EngineOptions::speeds`], or
     /// else a typical desktop's.

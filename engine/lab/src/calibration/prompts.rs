@@ -11,7 +11,7 @@ use crate::unless_stopped;
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_formats::quant::TensorType;
-use thermocline_gpu::{AdapterKind, Gpu, GpuMatrix, Purpose, Recorder, RowLoad, RowStream, Usage};
+use thermocline_gpu::{AdapterKind, Gpu, GpuMatrix, MatrixLayout, Purpose, Recorder, RowLoad, RowStream, Usage};
 use thermocline_model::{Activation, Down, FfnWeights, Linear};
 use thermocline_run::{
     placement::PromptRates,
@@ -101,13 +101,14 @@ pub(super) fn streams(
         let weight = matrix_of_repeated_rows(*ty, rows, COLS)?;
         let bytes = GpuMatrix::bytes_of(gpu.caps(), ty.device_type(), rows, COLS)?;
         let place = gpu.arena().buffer(Purpose::Scratch, "benchmark", bytes, Usage::Storage)?;
-        let matrix = GpuMatrix::within(gpu, &place, ty.device_type(), rows, COLS)?;
+        let layout = MatrixLayout { ty: ty.device_type(), rows, cols: COLS, rows_together: 1 };
+        let matrix = GpuMatrix::within(gpu, &place, 0, layout)?;
         let mut stream = RowStream::new(gpu, RowStream::bytes_of([bytes]))?;
         let source = |row: usize| Some((&weight, row));
         let load = [RowLoad { matrix: &matrix, rows, row: &source }];
         let begin = || {
             let mut recorder = Recorder::new(gpu);
-            stream.record(&mut recorder, &load, None)?;
+            stream.record(&mut recorder, &load, &[])?;
             let index = recorder.submit()?;
             stream.submitted();
             Ok(index)

@@ -92,6 +92,16 @@ impl Ffn {
         self.kind().map_or(LayerNeurons::Dense(0), |kind| kind.neurons())
     }
 
+    /// Returns the number of units in which an FFN is placed: its neurons, or the experts of an MoE
+    /// layer.
+    pub fn units(&self) -> usize {
+        match self {
+            Ffn::None => 0,
+            Ffn::Dense(ffn) => ffn.up.weight.rows(),
+            Ffn::Experts(experts) => experts.experts.len(),
+        }
+    }
+
     /// Iterates over the FFNs: the dense one, or the routed experts and then the shared expert.
     pub fn ffns_mut(&mut self) -> impl Iterator<Item = &mut FfnWeights> {
         let (dense, experts, shared) = match self {

@@ -6,11 +6,12 @@ use std::{collections::HashSet, ops::ControlFlow};
 
 use super::{
     GpuLoader,
-    device_ffn::{DeviceFfn, units},
+    device_ffn::DeviceFfn,
     device_model::DeviceModel,
+    expert_matrices::expert_matrices,
     load::{FfnPart, GpuLoad},
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
-    resident_experts::{ResidentExperts, expert_matrices},
+    resident_experts::ResidentExperts,
     resident_neurons::ResidentNeurons,
     slot_table::MOST_BLOCKS,
     streaming_buffer::{BufferSize, StreamingBuffer},
@@ -101,7 +102,9 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
     device.fit_buffers(model)?;
     let head = added(&gpu, || device.layers.add_head(&mut loader, &model.weights))?;
     device.fit_buffers(model)?;
-    let streamed = BufferSize::within(caps, &model.weights.layers, load.streaming_buffer);
+    let least = BufferSize::least(caps, model, chunk).map_or(0, |least| least.total());
+    // Large experts need a larger buffer than small ones and neurons.
+    let streamed = BufferSize::within(caps, model, chunk, load.streaming_buffer.max(least));
     let streaming_buffer = added(&gpu, || streamed.map(|size| StreamingBuffer::new(&gpu, &size)).transpose())?;
     // Counts the smallest staging of an uploader too, because every move allocates it again.
     let all = BytesByPurpose::on(&gpu);
@@ -110,6 +113,7 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
         scratch: all.of(Purpose::Scratch) - head.of(Purpose::Scratch),
         staging: all.of(Purpose::Staging),
         streaming_buffer: streaming_buffer.total(),
+        least_streaming_buffer: least,
         layers,
         head: head.of(Purpose::Head),
         head_vectors: head.of(Purpose::Vectors),
@@ -203,7 +207,7 @@ fn count_units(
                 Ok(())
             })?;
             let bytes = whole.of(Purpose::Ffn) + whole.of(Purpose::Vectors);
-            Ok(UnitBytes { unit: bytes.div_ceil(units(ffn).max(1) as u64), padding: 0 })
+            Ok(UnitBytes { unit: bytes.div_ceil(ffn.units().max(1) as u64), padding: 0 })
         }
         // A load refuses experts that cannot be resident one by one.
         _ => Ok(UnitBytes::default()),

@@ -2,8 +2,8 @@
 
 use super::{
     GpuLoader, Segment,
-    expert_block::ExpertMatrices,
     expert_buffers::ExpertShape,
+    expert_matrices::ExpertMatrices,
     ffn::{DenseFfn, FfnBuffers, FfnShape},
     firing_log::{FiringEntry, FiringLog},
     load::FfnPart,
@@ -137,7 +137,7 @@ impl DeviceFfn {
     }
 
     /// The resident experts, in an MoE layer.
-    fn experts(&self) -> Option<&ResidentExperts> {
+    pub fn experts(&self) -> Option<&ResidentExperts> {
         match self {
             DeviceFfn::Experts(experts) => Some(experts),
             _ => None,
@@ -150,6 +150,15 @@ impl DeviceFfn {
             DeviceFfn::Neurons(neurons) => Some(&neurons.slots),
             DeviceFfn::Experts(experts) => Some(&experts.slots),
             DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => None,
+        }
+    }
+
+    /// Frees what was prepared for the streaming buffer.
+    pub fn forget_streaming(&mut self) {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.streamed = None,
+            DeviceFfn::Experts(experts) => experts.streamed = None,
+            DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => {}
         }
     }
 
@@ -239,14 +248,5 @@ impl WholeFfn {
             log.push(segment, fired, None, strength, entry)?;
         }
         Ok(())
-    }
-}
-
-/// Number of units in which an FFN is placed: its neurons, or the experts of an MoE layer.
-pub(crate) fn units(ffn: &Ffn) -> usize {
-    match ffn {
-        Ffn::None => 0,
-        Ffn::Dense(ffn) => ffn.up.weight.rows(),
-        Ffn::Experts(experts) => experts.experts.len(),
     }
 }

@@ -5,10 +5,11 @@ use std::{ops::ControlFlow, time::Instant};
 use super::{
     GpuLayers, GpuLoader,
     device_bytes::device_bytes,
-    device_ffn::{DeviceFfn, units},
+    device_ffn::DeviceFfn,
     firing_log::{FiringLog, log_bytes},
     hand_over::{HandOver, hand_over_bytes},
     load::{DevicePart, FfnPart, GpuLoad, LoadBytes},
+    resident_experts::LoggedExperts,
     streaming_buffer::StreamingBuffer,
 };
 use crate::runtime::{KvType, LayerFiring, Pass, Probe, Sequences};
@@ -31,8 +32,8 @@ pub(crate) struct DeviceModel {
     pub ffns: Vec<DeviceFfn>,
     pub log: FiringLog,
     pub hand_over: HandOver,
-    /// Buffer through which cold neurons pass in the chunks of a prompt. `None` if it does not pay
-    /// or does not fit.
+    /// Buffer through which cold neurons and experts pass in the chunks of a prompt. `None` if it
+    /// does not pay or does not fit.
     pub streaming_buffer: Option<StreamingBuffer>,
     /// Masks for observers: fired neurons, and chosen experts.
     fired: Vec<u32>,
@@ -163,8 +164,8 @@ impl DeviceModel {
             |(ffn, weights)| match ffn.slots() {
                 Some(slots) => slots.resident.clone(),
                 None => {
-                    let mut all = vec![0; mask::words(units(&weights.ffn))];
-                    mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
+                    let mut all = vec![0; mask::words(weights.ffn.units())];
+                    mask::fill(&mut all, weights.ffn.units(), |_| ffn.is_whole());
                     all
                 }
             },
@@ -260,9 +261,13 @@ impl DeviceModel {
                 }
                 Some(DeviceFfn::Experts(experts)) => {
                     if let Some(places) = entry.experts {
-                        let shared = places.shared.map(|shared| self.log.words(shared));
-                        let ids = self.log.words(places.ids);
-                        experts.add_fired(masks, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
+                        let logged = LoggedExperts {
+                            pairs: masks,
+                            ids: self.log.words(places.ids),
+                            shared: places.shared.map(|shared| self.log.words(shared)),
+                            streamed: places.streamed,
+                        };
+                        experts.add_fired(&logged, entry.tokens, &mut self.fired, &mut self.chosen);
                     }
                 }
                 Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}

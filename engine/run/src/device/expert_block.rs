@@ -3,109 +3,16 @@
 
 use std::ops::Range;
 
-use thermocline_shaders::{WeightType, limits::ROUTE_EXPERTS};
-
-use super::{GpuLoader, elementwise::overrides, expert_buffers::ExpertBuffers, product::Product};
-use thermocline_base::error::{Error, Result};
-use thermocline_formats::format::Matrix;
-use thermocline_gpu::{
-    Buffer, Epilogue, ExpertGateUp, ExpertInput, ExpertMatmul, GateFirst, Gpu, GpuMatrix, MatmulOutput, MatrixLayout,
-    MemoryUse, Purpose, Recorder, Usage, pitch,
+use super::{
+    GpuLoader,
+    elementwise::overrides,
+    expert_buffers::{ExpertBuffers, PlacedExperts},
+    expert_matrices::ExpertMatrices,
 };
-use thermocline_model::{ExpertWeights, Linear};
-
-/// One product of all experts, with the matrices stacked.
-struct Stack<'a> {
-    /// Matrices of every expert.
-    experts: Vec<Vec<&'a Linear>>,
-    ty: WeightType,
-    /// Rows of an expert.
-    rows: usize,
-    cols: usize,
-}
-
-impl<'a> Stack<'a> {
-    /// Returns `None` if the experts differ in size or type.
-    fn new(experts: Vec<Vec<&'a Linear>>) -> Option<Self> {
-        let first = experts.first()?.first()?;
-        let (ty, cols) = (first.weight.ty().device_type(), first.weight.cols());
-        let rows_of = |stack: &[&Linear]| stack.iter().map(|linear| linear.weight.rows()).sum::<usize>();
-        let rows = rows_of(&experts[0]);
-        let alike = |linear: &&Linear| linear.weight.ty().device_type() == ty && linear.weight.cols() == cols;
-        let all = experts.iter().all(|stack| rows_of(stack) == rows && stack.iter().all(alike));
-        all.then_some(Stack { experts, ty, rows, cols })
-    }
-
-    /// Returns the matrix of row `at` of an expert's stack, and the row within that matrix.
-    fn row(&self, expert: usize, mut at: usize) -> Option<(&'a Matrix, usize)> {
-        for linear in self.experts.get(expert)? {
-            if at < linear.weight.rows() {
-                return Some((&linear.weight, at));
-            }
-            at -= linear.weight.rows();
-        }
-        None
-    }
-
-    fn has_bias(&self) -> bool {
-        self.experts.iter().flatten().any(|linear| linear.bias.is_some())
-    }
-}
-
-/// The matrices of an MoE layer's experts in their device layout: gates and ups in one or two
-/// stacks, then downs.
-pub(crate) struct ExpertMatrices<'a> {
-    stacks: Vec<Stack<'a>>,
-}
-
-impl<'a> ExpertMatrices<'a> {
-    /// Returns `None` if experts cannot be resident one by one. That is so if only some have gates,
-    /// if an expert has only a neuron-major down projection, or if shapes or types differ. It is
-    /// also so if there are more experts than the device can route.
-    pub fn of(gpu: &Gpu, weights: &'a ExpertWeights) -> Option<Self> {
-        let roles = roles(weights)?;
-        let down = roles.first()?.len() - 1;
-        let together = roles.iter().map(|of| of[..down].to_vec()).collect();
-        let one = |role: usize| Stack::new(roles.iter().map(|of| vec![of[role]]).collect());
-        // An expert is never split.
-        let caps = gpu.caps();
-        let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
-        let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.device_row_bytes(stack.cols)) as u64 <= most;
-        let mut stacks = match Stack::new(together).filter(fits) {
-            Some(together) => vec![together],
-            None => (0..down).map(one).collect::<Option<_>>()?,
-        };
-        stacks.push(one(down)?);
-        Some(ExpertMatrices { stacks })
-    }
-
-    /// True if [`ExpertMatrices::of`] returns matrices on a device without limits.
-    pub fn exist(weights: &ExpertWeights) -> bool {
-        let same =
-            |role: usize, roles: &[Vec<&Linear>]| Stack::new(roles.iter().map(|of| vec![of[role]]).collect()).is_some();
-        roles(weights).is_some_and(|roles| (0..roles.first().map_or(0, Vec::len)).all(|role| same(role, &roles)))
-    }
-
-    /// Number of experts.
-    pub fn count(&self) -> usize {
-        self.stacks.first().map_or(0, |stack| stack.experts.len())
-    }
-
-    /// Rows of an expert's stacks.
-    fn rows(&self) -> usize {
-        self.stacks.iter().map(|stack| stack.rows).sum()
-    }
-}
-
-/// The gate (if there is one), up and down matrices of every expert.
-fn roles(weights: &ExpertWeights) -> Option<Vec<Vec<&Linear>>> {
-    let roles = weights.experts.iter().enumerate().map(|(at, expert)| {
-        let mut of: Vec<&Linear> = expert.gate.iter().chain([&expert.up]).collect();
-        of.push(weights.output_major(at)?);
-        (expert.gate.is_some() == weights.gated()).then_some(of)
-    });
-    roles.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
-}
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::{
+    Buffer, ExpertGateUp, ExpertMatmul, GateFirst, GpuMatrix, MemoryUse, Purpose, Recorder, Usage, pitch,
+};
 
 /// An expert whose upload has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,39 +40,28 @@ struct Stacked {
 }
 
 impl ExpertBlock {
-    /// Makes room for experts of `matrices` in these slots of the layer. The experts read the first
-    /// `used` elements of each row of `from`, and write to `buffers`.
+    /// Makes room for experts of `matrices` in these slots of the layer. The experts read `from`,
+    /// and write to `buffers`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
         matrices: &ExpertMatrices<'_>,
         slots: Range<usize>,
         from: &Buffer,
-        used: usize,
     ) -> Result<Self> {
-        let count = slots.len();
-        let gpu = loader.gpu;
-        let ffn = &buffers.ffn;
+        let (gpu, ffn) = (loader.gpu, &buffers.ffn);
         let last = matrices.stacks.len() - 1;
         let products = matrices.stacks.iter().enumerate().map(|(at, stack)| {
-            let layout =
-                MatrixLayout { ty: stack.ty, rows: count * stack.rows, cols: stack.cols, rows_together: stack.rows };
+            let layout = stack.layout(slots.len());
             let what = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
             let matrix = loader.uploader.room(what, layout)?;
             let bias = stack.has_bias().then(|| {
-                let bytes = (count * stack.rows * 4) as u64;
+                let bytes = (layout.rows * 4) as u64;
                 gpu.arena().buffer(Purpose::Vectors, "biases of experts", bytes, Usage::Storage)
             });
             let bias = bias.transpose()?;
-            let (places, groups, bias_of) = (&buffers.slots, &buffers.groups, bias.as_ref());
-            let (x, pairs_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
-            let (buffer, row, offset) = match at == last {
-                true => (&buffers.outputs, buffers.row, 0),
-                false => (&ffn.gate_up, ffn.gate_up_pitch, at * stack.rows),
-            };
-            let input = ExpertInput { x, x_pitch: pitch(stack.cols), pairs_per_row, places, groups, bias: bias_of };
-            let output = MatmulOutput { buffer, pitch: row, offset, epilogue: Epilogue::Store };
-            let product = ExpertMatmul::new(gpu, &matrix, slots.clone(), &input, &output)?;
+            let placed = PlacedExperts { matrix: &matrix, places: slots.clone(), bias: bias.as_ref(), from };
+            let product = buffers.product(gpu, matrices, at, &placed)?;
             Ok(Stacked { matrix, bias, product })
         });
         let products: Vec<Stacked> = products.collect::<Result<_>>()?;
@@ -174,7 +70,7 @@ impl ExpertBlock {
                 let input = GateFirst {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
-                    pairs_per_row: used,
+                    pairs_per_row: buffers.experts.used,
                     places: &buffers.slots,
                     bias: bias.as_ref(),
                     activation: overrides(ffn.form),
@@ -223,10 +119,8 @@ impl ExpertBlock {
         }
         for (stacked, stack) in self.products.iter().zip(&matrices.stacks) {
             if let Some(buffer) = &stacked.bias {
-                let mut bias = Product::stacked_bias(&stack.experts[expert]).unwrap_or_default();
-                bias.resize(stack.rows, 0.0);
                 let offset = (at * stack.rows * 4) as u64;
-                loader.uploader.bytes(buffer, offset, bytemuck::cast_slice(&bias))?;
+                loader.uploader.bytes(buffer, offset, bytemuck::cast_slice(&stack.bias(expert)))?;
             }
         }
         Ok(true)

@@ -1,12 +1,17 @@
 //! Scratch buffers of MoE layers. A pair is a token and one of the experts it uses.
 
+use std::ops::Range;
+
 use super::{
     GpuLoader,
     elementwise::{WORKGROUP, flat_grid},
+    expert_matrices::ExpertMatrices,
     ffn::{FfnBuffers, FfnShape},
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch};
+use thermocline_gpu::{
+    Buffer, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, Gpu, GpuMatrix, MatmulOutput, Op, Recorder, params, pitch,
+};
 use thermocline_model::{ExpertWeights, Experts, RouterScore};
 
 /// Invocations of a `route` workgroup, which computes one token.
@@ -36,10 +41,32 @@ pub(crate) struct ExpertBuffers {
     /// `[chunk, pitch(d_model)]`: the router's input, if it differs from the experts' input.
     pub router_input: Option<Buffer>,
     shape: ExpertShape,
+    /// Sums the resident experts' outputs, or those of all experts.
     combine: Op,
-    experts: Experts,
+    combine_all: Op,
+    pub experts: Experts,
     /// Elements of a routed expert's output: `d_model`, or the latent's width.
     width: usize,
+}
+
+/// Experts of a layer whose weights are in one matrix.
+#[derive(Debug, Clone)]
+pub(crate) struct PlacedExperts<'a> {
+    pub matrix: &'a GpuMatrix,
+    /// Places of the experts.
+    pub places: Range<usize>,
+    pub bias: Option<&'a Buffer>,
+    /// Input of gates and ups.
+    pub from: &'a Buffer,
+}
+
+/// The experts whose outputs are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SummedExperts {
+    /// The experts in the first slots.
+    Resident(usize),
+    /// All experts, because those that are not resident were streamed.
+    All,
 }
 
 /// Inputs and sum of routed experts that work in a latent.
@@ -139,8 +166,11 @@ impl ExpertBuffers {
         let nothing = gpu.nothing();
         let shared_output = added.map_or(nothing, |shared| &shared.output);
         let shared_gate = added.and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
-        let of = [&outputs, &router_weights, &slots, shared_output, shared_gate, sum];
-        let combine = Op::of(gpu, "combine", WORKGROUP, &with_shared, &of)?;
+        let combine = |places: &Buffer| {
+            let of = [&outputs, &router_weights, places, shared_output, shared_gate, sum];
+            Op::of(gpu, "combine", WORKGROUP, &with_shared, &of)
+        };
+        let (combine, combine_all) = (combine(&slots)?, combine(&ids)?);
         let experts = *experts;
         Ok(ExpertBuffers {
             scores,
@@ -156,6 +186,7 @@ impl ExpertBuffers {
             router_input,
             shape,
             combine,
+            combine_all,
             experts,
             width,
         })
@@ -164,6 +195,27 @@ impl ExpertBuffers {
     /// True if these buffers suit FFNs of this shape.
     pub fn fits(&self, shape: ExpertShape) -> bool {
         self.shape == shape
+    }
+
+    /// Prepares the product of stack `at` of `matrices` with `placed` experts.
+    pub fn product(
+        &self,
+        gpu: &Gpu,
+        matrices: &ExpertMatrices<'_>,
+        at: usize,
+        placed: &PlacedExperts<'_>,
+    ) -> Result<ExpertMatmul> {
+        let PlacedExperts { matrix, places, bias, from } = placed;
+        let is_down = at + 1 == matrices.stacks.len();
+        let (x, pairs_per_row) = if is_down { (&self.ffn.hidden, 1) } else { (*from, self.experts.used) };
+        let (buffer, row, offset) = match is_down {
+            true => (&self.outputs, self.row, 0),
+            false => (&self.ffn.gate_up, self.ffn.gate_up_pitch, at * matrices.stacks[at].rows),
+        };
+        let x_pitch = pitch(matrix.cols());
+        let input = ExpertInput { x, x_pitch, pairs_per_row, places: &self.slots, groups: &self.groups, bias: *bias };
+        let output = MatmulOutput { buffer, pitch: row, offset, epilogue: Epilogue::Store };
+        ExpertMatmul::new(gpu, matrix, places.clone(), &input, &output)
     }
 
     /// Prepares the router's choice of experts, whose slots are in `table`. `bias` is added to the
@@ -201,11 +253,15 @@ impl ExpertBuffers {
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }
 
-    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots
-    /// and of the shared expert. With `add`, the sum is added to `out`. If experts work in a
-    /// latent, the sum is the routed experts' alone.
-    pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, resident: usize, add: bool) {
-        let (grid, stride) = flat_grid(gpu, tokens * self.width, self.combine.pipeline().workgroup());
+    /// Records `out =` the weighted sum of the outputs of `experts` and of the shared expert. With
+    /// `add`, the sum is added to `out`. If experts work in a latent, the sum is the routed
+    /// experts' alone.
+    pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, experts: SummedExperts, add: bool) {
+        let (op, resident) = match experts {
+            SummedExperts::Resident(slots) => (&self.combine, slots),
+            SummedExperts::All => (&self.combine_all, self.experts.count),
+        };
+        let (grid, stride) = flat_grid(gpu, tokens * self.width, op.pipeline().workgroup());
         let params = params::Combine {
             cols: self.width as u32,
             pitch: self.row as u32,
@@ -216,6 +272,6 @@ impl ExpertBuffers {
             add: u32::from(add),
             stride,
         };
-        recorder.dispatch(&self.combine, &params, grid);
+        recorder.dispatch(op, &params, grid);
     }
 }

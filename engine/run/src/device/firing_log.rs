@@ -73,6 +73,8 @@ pub(crate) struct LogPlace {
 pub(crate) struct ExpertPlaces {
     pub ids: LogPlace,
     pub shared: Option<LogPlace>,
+    /// True if the device computed cold experts, too.
+    pub streamed: bool,
 }
 
 impl FiringEntry {
@@ -130,17 +132,19 @@ impl FiringLog {
     }
 
     /// Adds the masks of an MoE layer's pairs, the pairs' experts, and the shared expert's mask.
+    /// `streamed`: the device computed cold experts, too.
     pub fn push_experts(
         &mut self,
         segment: &mut Segment,
         masks: DeviceMask<'_>,
         ids: DeviceMask<'_>,
         shared: Option<DeviceMask<'_>>,
+        streamed: bool,
         entry: FiringEntry,
     ) -> Result<()> {
         let [masks, ids] = [self.copy(segment, masks)?, self.copy(segment, ids)?];
         let shared = shared.map(|shared| self.copy(segment, shared)).transpose()?;
-        self.entries.push(FiringEntry { masks, experts: Some(ExpertPlaces { ids, shared }), ..entry });
+        self.entries.push(FiringEntry { masks, experts: Some(ExpertPlaces { ids, shared, streamed }), ..entry });
         Ok(())
     }
 

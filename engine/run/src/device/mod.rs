@@ -8,8 +8,9 @@
 //!   of a layer's program, in buffers that layers share (`part_buffers`). [`GpuLayers`] holds all
 //!   layers on the device.
 //! - Resident units: `slot_table` maps slots to neurons or experts. [`resident_neurons`] and
-//!   `resident_experts` hold the weights, a `neuron_block` or `expert_block` per block of slots,
-//!   and scratch buffers (`neuron_buffers`, `expert_buffers`, `expert_latent`). [`neuron_pass`] and
+//!   `resident_experts` hold the weights (of `neuron_weights` or `expert_matrices`), a
+//!   `neuron_block` or `expert_block` per block of slots, and scratch buffers (`neuron_buffers`,
+//!   `expert_buffers`, `expert_latent`). [`neuron_pass`] and
 //!   [`expert_pass`] record a pass; [`resident_pass`] is the part that the CPU waits for.
 //!   `predictor` selects the neurons to compute. [`device_ffn`] is a layer's FFN, whichever part of
 //!   it is on the device.
@@ -19,7 +20,8 @@
 //!   as much at once as the device's pace allows. `submission_clock` times it, and `scores` divides
 //!   attention. A split layer hands over to the CPU in the middle of a segment ([`hand_over`]).
 //!   Masks of fired neurons (`fired`) are read back with the results ([`firing_log`]).
-//! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
+//! - Streaming: cold neurons and experts of a prompt pass through a [`streaming_buffer`]
+//!   (`streamed_neurons`, `streamed_experts`).
 //! - Loading and moving: [`load`] describes the part of a model to load, and [`GpuLoader`] uploads
 //!   it. [`moves`] changes the part between two chunks. [`device_bytes`] counts its bytes in
 //!   advance.
@@ -46,6 +48,7 @@ mod embedding;
 mod expert_block;
 mod expert_buffers;
 mod expert_latent;
+pub(crate) mod expert_matrices;
 pub(crate) mod expert_pass;
 mod ffn;
 mod fired;
@@ -82,6 +85,8 @@ mod segment;
 mod slot_table;
 mod state;
 mod step;
+mod streamed_experts;
+mod streamed_neurons;
 pub(crate) mod streaming_buffer;
 mod submission_clock;
 

@@ -4,13 +4,8 @@
 use std::{collections::HashSet, ops::ControlFlow};
 
 use super::{
-    GpuLoader,
-    device_ffn::{DeviceFfn, units},
-    device_model::DeviceModel,
-    load::FfnPart,
-    neuron_weights::NeuronWeights,
-    resident_experts::expert_matrices,
-    slot_table::SlotTable,
+    GpuLoader, device_ffn::DeviceFfn, device_model::DeviceModel, expert_matrices::expert_matrices, load::FfnPart,
+    neuron_weights::NeuronWeights, slot_table::SlotTable,
 };
 use crate::{placement::Placement, runtime::KvCache};
 use thermocline_base::error::{Error, Result};
@@ -89,7 +84,7 @@ impl DeviceModel {
                         return Ok(true);
                     }
                 }
-                ResidentPart::Whole(false) if hot.len() == units(&model.weights.layers[layer].ffn) => {
+                ResidentPart::Whole(false) if hot.len() == model.weights.layers[layer].ffn.units() => {
                     if left == 0 {
                         return Ok(true);
                     }

@@ -14,7 +14,8 @@ use super::{
     resident_neurons::ResidentNeurons,
     resident_pass::{ResidentPass, SumPlace},
     segment::Segment,
-    streaming_buffer::{StreamedNeurons, StreamingBuffer},
+    streamed_neurons::StreamedNeurons,
+    streaming_buffer::StreamingBuffer,
 };
 use crate::runtime::Pass;
 use thermocline_base::error::Result;
@@ -115,7 +116,7 @@ impl<'a> NeuronPass<'a> {
             slots.resize(piece.len().next_multiple_of(SLOT_MULTIPLE), NO_NEURON);
             segment.expect(kind, work_of(self.neurons.work_of(slots.len()), self.tokens))?;
             let started = Instant::now();
-            bus_bytes += buffer.load(segment.recorder(), streamed, weights, &slots)?;
+            bus_bytes += streamed.load(segment.recorder(), buffer, weights, &slots)?;
             cpu_ns += started.elapsed().as_nanos() as u64;
             streamed.record(segment.recorder(), self.neurons, self.tokens, slots.len(), &mut self.partials);
             if observed {

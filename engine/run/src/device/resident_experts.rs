@@ -7,14 +7,16 @@ use thermocline_shaders::limits::{ROUTE_GROUPS, ROUTE_USED};
 
 use super::{
     GpuLoader,
-    expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
+    expert_block::{ExpertBlock, ExpertUpload},
     expert_buffers::{ExpertBuffers, ExpertShape},
     expert_latent::ExpertLatentOps,
+    expert_matrices::{ExpertMatrices, expert_matrices},
     ffn::DenseFfn,
     norm::{NormOp, NormWeights},
     product::Product,
     registers::Registers,
     slot_table::SlotTable,
+    streamed_experts::StreamedExperts,
 };
 use thermocline_base::{
     error::{Error, Result},
@@ -28,7 +30,7 @@ pub(super) const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "exp
 /// An MoE layer's FFN, prepared: router, shared expert and resident experts.
 #[derive(Debug)]
 pub(crate) struct ResidentExperts {
-    pub(super) gpu: Gpu,
+    pub gpu: Gpu,
     pub experts: Experts,
     pub buffers: ExpertBuffers,
     /// Norm of the residual stream, if the router reads the residual stream.
@@ -47,13 +49,15 @@ pub(crate) struct ResidentExperts {
     /// The shared expert's gate, if it has one, and its FFN.
     pub(super) shared: Option<(Option<Product>, DenseFfn)>,
     pub(super) latent: Option<ExpertLatentOps>,
+    /// Computes the cold experts that pass through the streaming buffer, if there is a buffer.
+    pub streamed: Option<StreamedExperts>,
     neurons: LayerNeurons,
     /// Mask of the neurons of the resident experts, and of the shared expert.
     pub resident_neurons: Vec<u32>,
     /// Rule for the neurons of experts that may be skipped.
     pub(super) rule: SkipRule,
     /// Input of the routed experts.
-    from: Buffer,
+    pub(super) from: Buffer,
     /// Multiply-adds per token.
     pub work: u64,
 }
@@ -66,6 +70,18 @@ pub(crate) struct ExpertRegisters<'a> {
     pub from: &'a Buffer,
     /// Input of a router that chooses before the FFN.
     pub router_from: Option<&'a Buffer>,
+}
+
+/// The masks of an MoE layer in the firing log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LoggedExperts<'a> {
+    /// Masks of the pairs' neurons, and the pairs' experts.
+    pub pairs: &'a [u32],
+    pub ids: &'a [u32],
+    /// Masks of the shared expert.
+    pub shared: Option<&'a [u32]>,
+    /// True if the device computed cold experts, too.
+    pub streamed: bool,
 }
 
 impl ResidentExperts {
@@ -146,6 +162,7 @@ impl ResidentExperts {
             upload: None,
             shared,
             latent,
+            streamed: None,
             resident_neurons: vec![0; mask::words(neurons.count())],
             neurons,
             rule,
@@ -232,7 +249,7 @@ impl ResidentExperts {
         let mut count = if all { left.len() } else { self.slots.units_of_next(left.len()) };
         loop {
             let block = self.slots.next_block(&[], count)?;
-            match ExpertBlock::new(loader, &self.buffers, matrices, block.slots(), &self.from, self.experts.used) {
+            match ExpertBlock::new(loader, &self.buffers, matrices, block.slots(), &self.from) {
                 Ok(made) => {
                     let slot = block.start;
                     self.blocks.push(made);
@@ -283,17 +300,10 @@ impl ResidentExperts {
     }
 
     /// Adds the masks logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to
-    /// `chosen`, `[tokens, words(experts)]`. Masks of cold experts are skipped, because the CPU
-    /// adds them.
-    pub fn add_fired(
-        &self,
-        pairs: &[u32],
-        ids: &[u32],
-        shared: Option<&[u32]>,
-        tokens: usize,
-        fired: &mut Vec<u32>,
-        chosen: &mut Vec<u32>,
-    ) {
+    /// `chosen`, `[tokens, words(experts)]`. Masks of cold experts are skipped unless they were
+    /// streamed, because the CPU adds them.
+    pub fn add_fired(&self, logged: &LoggedExperts<'_>, tokens: usize, fired: &mut Vec<u32>, chosen: &mut Vec<u32>) {
+        let LoggedExperts { pairs, ids, shared, streamed } = *logged;
         let (count, width, used) = (self.experts.count, self.experts.n_ff, self.experts.used.max(1));
         let (words, expert_words) = (mask::words(self.neurons.count()), mask::words(count));
         fired.resize(tokens * words, 0);
@@ -305,7 +315,7 @@ impl ResidentExperts {
                 continue;
             }
             mask::insert(&mut chosen[token * expert_words..], expert);
-            if mask::contains(&self.slots.resident, expert) {
+            if streamed || mask::contains(&self.slots.resident, expert) {
                 mask::insert_shifted(&mut fired[token * words..][..words], expert * width, mask);
             }
         }
@@ -338,23 +348,6 @@ pub(super) fn check(experts: &Experts) -> Result<()> {
         format!("{} of {} experts per token in {groups} groups", experts.used, experts.count),
         format!("up to {ROUTE_USED} experts per token in {ROUTE_GROUPS} groups"),
     ))
-}
-
-/// Returns the matrices of experts that are to be resident one by one.
-///
-/// # Errors
-/// [`Error::Unsupported`] if the experts cannot be resident one by one.
-pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
-    ExpertMatrices::of(gpu, weights).ok_or_else(|| {
-        Error::unsupported(
-            "experts on the GPU",
-            format!("{} experts of different shapes or types", weights.experts.len()),
-            format!(
-                "up to {} experts of one shape and type, all or none with gates, with output-major down projections",
-                thermocline_shaders::limits::ROUTE_EXPERTS
-            ),
-        )
-    })
 }
 
 #[cfg(test)]

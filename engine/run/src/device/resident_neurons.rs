@@ -15,7 +15,7 @@ use super::{
     predictor::PredictorOps,
     registers::Registers,
     slot_table::{MOST_BLOCKS, SlotTable},
-    streaming_buffer::StreamedNeurons,
+    streamed_neurons::StreamedNeurons,
 };
 use crate::runtime::{Pass, Probe};
 use thermocline_base::error::Result;

@@ -8,7 +8,8 @@ use crate::{
     device::{
         device_ffn::DeviceFfn,
         device_model::DeviceModel,
-        expert_pass::ExpertPass,
+        expert_matrices::expert_matrices,
+        expert_pass::{ExpertPass, ExpertStream},
         neuron_pass::{NeuronPass, NeuronSelection, NeuronStream},
         neuron_weights::NeuronWeights,
         resident_neurons::ResidentNeurons,
@@ -23,7 +24,7 @@ use thermocline_model::{BoundFfn, BoundOperation, BoundStep, FfnKind, FfnWeights
 
 impl DeviceModel {
     /// Computes a step of a layer on the device; `cold` computes the part of the FFN that is not
-    /// resident. `streams`: stream the layer's cold neurons to the device if possible.
+    /// resident. `streams`: stream the layer's cold units to the device if possible.
     pub fn step(
         &mut self,
         pass: &mut Pass<'_>,
@@ -53,7 +54,7 @@ impl DeviceModel {
     }
 
     /// Computes `Out = ffn(from)`, whose input is ready; `cold` computes the part that is not
-    /// resident. `streams`: stream the layer's cold neurons to the device if possible.
+    /// resident. `streams`: stream the layer's cold units to the device if possible.
     fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut CpuShare, streams: bool) -> Result<()> {
         let (layer, tokens) = (of.layer, pass.tokens.len());
         let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
@@ -68,14 +69,21 @@ impl DeviceModel {
             (DeviceFfn::Neurons(neurons), FfnKind::Dense(weights)) => {
                 split.run_neurons(neurons, weights, streaming_buffer.as_mut().filter(|_| streams && tokens > 1))?;
             }
-            (DeviceFfn::Experts(experts), FfnKind::Experts(_)) => {
+            (DeviceFfn::Experts(experts), FfnKind::Experts(weights)) => {
                 experts.route_late(split.layers.segment.recorder(), tokens);
                 let resident = ExpertPass::new(experts, split.pass);
-                if experts.slots.is_whole() {
-                    split.expect()?;
-                    resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
-                } else {
-                    split.run(resident, ColdPart::Experts(&experts.slots.resident))?;
+                let buffer = streaming_buffer.as_mut().filter(|_| streams && tokens > 1);
+                match experts.streamed.as_ref().zip(buffer) {
+                    _ if experts.slots.is_whole() => {
+                        split.expect()?;
+                        resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
+                    }
+                    Some((streamed, buffer)) => {
+                        let matrices = expert_matrices(&experts.gpu, weights)?;
+                        let stream = ExpertStream { buffer, streamed, matrices };
+                        resident.record_streamed(&mut split.layers.segment, split.pass, layer, split.log, stream)?;
+                    }
+                    None => split.run(resident, ColdPart::Experts(&experts.slots.resident))?,
                 }
             }
             _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,

@@ -25,9 +25,9 @@ pub trait Planner: Debug + Send {
         Ok(None)
     }
 
-    /// Decides when cold neurons of prompts are streamed to the device, and how many bytes of the
-    /// `budget` the streaming buffer gets. Called when the wanted placement is reached. `None`
-    /// changes nothing.
+    /// Decides when cold neurons and experts of prompts are streamed to the device, and how many
+    /// bytes of the `budget` the streaming buffer gets. Called when the wanted placement is
+    /// reached. `None` changes nothing.
     ///
     /// # Errors
     /// As [`Planner::plan`].

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use super::{cpu_share::CpuShare, planner::Planner, same_bits::same_bits};
 use crate::{
     device::{
-        device_ffn::{DeviceFfn, units},
+        device_ffn::DeviceFfn,
         device_model::DeviceModel,
         layers::GpuLayers,
         load::{DevicePart, FfnPart, GpuLoad},
@@ -37,7 +37,7 @@ pub struct HybridProcessor {
     residual_on_device: bool,
     /// Number of changes of the resident parts.
     pub(super) moves: u64,
-    /// When cold neurons of prompts are streamed to the device, and whether the planner has to be
+    /// When cold units of prompts are streamed to the device, and whether the planner has to be
     /// asked again.
     pub(super) streaming: Streaming,
     pub(super) streaming_due: bool,
@@ -80,7 +80,7 @@ impl HybridProcessor {
         load: &GpuLoad,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let hot = model.weights.layers.iter().map(|layer| (0..units(&layer.ffn) as u32).collect());
+        let hot = model.weights.layers.iter().map(|layer| (0..layer.ffn.units() as u32).collect());
         let placement = Placement { first_resident: 0, hot: hot.collect(), head: true };
         let part = DevicePart::all(model.config.n_layer());
         Self::load_part(gpu, cpu, model, placement, Some(part), load, progress)
@@ -131,7 +131,7 @@ impl HybridProcessor {
     pub fn places_all_of(&self, model: &Model) -> bool {
         let Placement { first_resident, hot, head } = &self.wanted;
         let mut layers = model.weights.layers.iter().zip(hot);
-        *first_resident == 0 && *head && layers.all(|(layer, hot)| hot.len() == units(&layer.ffn))
+        *first_resident == 0 && *head && layers.all(|(layer, hot)| hot.len() == layer.ffn.units())
     }
 
     /// The device.
@@ -217,7 +217,7 @@ pub(super) fn check(model: &Model, placement: &Placement) -> Result<()> {
         return invalid("the last layer in VRAM if the head is in VRAM".to_owned(), "the head alone".to_owned());
     }
     for (layer, hot) in placement.hot.iter().enumerate() {
-        let n = units(&model.weights.layers[layer].ffn);
+        let n = model.weights.layers[layer].ffn.units();
         if layer < placement.first_resident && !hot.is_empty() {
             return invalid(
                 format!("hot neurons only from layer {} on", placement.first_resident),
@@ -247,7 +247,7 @@ fn device_part<'a>(model: &Model, placement: &'a Placement, predictors: bool) ->
         let (ffn, by_unit) = (&weights.ffn, DeviceFfn::places_units(weights));
         match hot.len() {
             0 => FfnPart::None,
-            n if !by_unit && n == units(ffn) => FfnPart::All,
+            n if !by_unit && n == ffn.units() => FfnPart::All,
             // Experts of different shapes are resident only together.
             _ if !by_unit && matches!(ffn, Ffn::Experts(_)) => FfnPart::None,
             _ => FfnPart::Hot(hot),
@@ -263,6 +263,11 @@ impl Processor for HybridProcessor {
 
     fn max_chunk(&self) -> usize {
         self.device.as_ref().map_or(usize::MAX, |device| device.layers.chunk)
+    }
+
+    fn streamed_chunk(&self) -> usize {
+        let streams = self.device.as_ref().filter(|device| device.streaming_buffer.is_some());
+        streams.map_or(0, |device| device.layers.chunk)
     }
 
     fn paced_chunk(&self) -> usize {

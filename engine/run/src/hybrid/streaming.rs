@@ -1,17 +1,21 @@
-//! Streaming for the chunks of a prompt. Cold neurons of a split layer may pass through the
-//! [`StreamingBuffer`](crate::device::streaming_buffer::StreamingBuffer) piece by piece. The device
-//! then computes them too.
+//! Streaming for the chunks of a prompt. Cold neurons or experts of a split layer may pass through
+//! the [`StreamingBuffer`](crate::device::streaming_buffer::StreamingBuffer) piece by piece. The
+//! device then computes them too.
 
 use super::processor::HybridProcessor;
-use crate::{device::device_model::DeviceModel, placement::Streaming, runtime::Pass};
+use crate::{
+    device::{device_ffn::DeviceFfn, device_model::DeviceModel},
+    placement::{StreamedChunk, Streaming},
+    runtime::Pass,
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::FEW_TOKENS;
-use thermocline_model::{Ffn, Model};
+use thermocline_model::{Model, mask};
 
 impl HybridProcessor {
-    /// Streams the cold neurons of prompts to the device as `streaming` decides, through a buffer
-    /// of at most `bytes`. If the buffer does not fit, the CPU computes them. A planner decides
-    /// again whenever the resident parts have changed.
+    /// Streams the cold neurons and experts of prompts to the device as `streaming` decides,
+    /// through a buffer of at most `bytes`. If the buffer does not fit, the CPU computes them. A
+    /// planner decides again whenever the resident parts have changed.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -19,14 +23,10 @@ impl HybridProcessor {
         self.streaming_due = false;
         self.streaming = streaming;
         let Some(device) = &mut self.device else { return Ok(()) };
-        let most = device.layers.chunk;
-        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => self.streaming.pays(ffn, 0, ffn.up.weight.rows(), most),
-            Ffn::Experts(_) | Ffn::None => false,
-        });
+        let pays = self.streaming.pays_for(model, device.layers.chunk);
         match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
             Err(error @ Error::Memory { .. }) => {
-                tracing::info!(%error, "no streaming buffer fits, so the CPU computes cold neurons of prompts");
+                tracing::info!(%error, "no streaming buffer fits, so the CPU computes cold neurons and experts of prompts");
                 Ok(())
             }
             done => done,
@@ -44,17 +44,20 @@ impl HybridProcessor {
         self.stream(model, streaming, bytes)
     }
 
-    /// True if a layer's cold neurons are streamed to the device for this chunk.
+    /// True if a layer's cold units are streamed to the device for this chunk.
     pub(super) fn streams(&self, pass: &Pass<'_>, layer: usize) -> bool {
-        let cold = self.cold.neurons[layer].len();
-        match &pass.model.weights.layers[layer].ffn {
-            // A few separate tokens have the sums of single tokens, whose cold neurons the CPU
-            // computes.
-            Ffn::Dense(ffn) if cold > 0 && !(pass.separate && pass.tokens.len() <= FEW_TOKENS) => {
-                self.streaming.pays(ffn, ffn.up.weight.rows().saturating_sub(cold), cold, pass.tokens.len())
-            }
-            _ => false,
+        // The CPU computes the cold units of single tokens. A few separate tokens have the same
+        // sums.
+        if pass.separate && pass.tokens.len() <= FEW_TOKENS {
+            return false;
         }
+        let resident = self.device.as_ref().and_then(|device| device.ffn(layer).ok()).and_then(DeviceFfn::slots);
+        let Some(slots) = resident.filter(|slots| !slots.is_whole()) else { return false };
+        let (config, ffn) = (&pass.model.config, &pass.model.weights.layers[layer].ffn);
+        let hot = mask::count(&slots.resident);
+        let used = config.experts.map_or(0, |experts| experts.used);
+        let chunk = StreamedChunk { tokens: pass.tokens.len(), used, hot, cold: ffn.units().saturating_sub(hot) };
+        self.streaming.pays(ffn, chunk)
     }
 
     /// Frees the streaming buffer. Returns false if there was none.

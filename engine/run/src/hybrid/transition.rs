@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     device::{
-        device_ffn::units,
         device_model::DeviceModel,
         load::DevicePart,
         moves::{ResidentPart, UploadGoal},
@@ -64,7 +63,7 @@ impl HybridProcessor {
                 let hot = placement.hot[layer].len();
                 match device.resident_part(layer)? {
                     ResidentPart::Units(_) => device.drop_units(layer, hot)?,
-                    ResidentPart::Whole(true) if hot < units(&model.weights.layers[layer].ffn) => {
+                    ResidentPart::Whole(true) if hot < model.weights.layers[layer].ffn.units() => {
                         device.drop_units(layer, 0)?;
                     }
                     ResidentPart::Whole(_) => {}
@@ -143,7 +142,7 @@ impl HybridProcessor {
     pub(super) fn find_cold(&mut self, model: &Model, layer: usize) {
         let device = self.device.as_ref().filter(|device| device.layers.range().contains(&layer));
         let neurons = device.and_then(|device| device.ffn(layer).ok()).and_then(|ffn| ffn.neurons());
-        let all = 0..units(&model.weights.layers[layer].ffn) as u32;
+        let all = 0..model.weights.layers[layer].ffn.units() as u32;
         let cold = &mut self.cold.neurons[layer];
         cold.clear();
         if let Some(neurons) = neurons {

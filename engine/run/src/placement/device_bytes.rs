@@ -10,9 +10,11 @@ pub struct DeviceBytes {
     pub scratch: u64,
     /// Rings for uploads and results, needed as soon as one layer is resident.
     pub staging: u64,
-    /// The streaming buffer for cold neurons of prompts: one third on the device, two thirds in
-    /// staging buffers. 0 if no layer's neurons can pass through it.
+    /// The streaming buffer for cold neurons and experts of prompts: one third on the device, two
+    /// thirds in staging buffers. 0 if no layer's units can pass through it.
     pub streaming_buffer: u64,
+    /// The smallest streaming buffer through which the units of all layers can pass.
+    pub least_streaming_buffer: u64,
     /// One entry per layer.
     pub layers: Vec<LayerBytes>,
     /// The head's matrix.

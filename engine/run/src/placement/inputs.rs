@@ -18,8 +18,8 @@ pub struct PlanInputs {
     pub kv_type: KvType,
     /// Prompt tokens that the device computes at a time.
     pub chunk: usize,
-    /// Whether cold rows of prompts are streamed to the device: always, never, or (`None`) if
-    /// streaming is expected to be faster.
+    /// Whether cold neurons and experts of prompts are streamed to the device: always, never, or
+    /// (`None`) if streaming is expected to be faster.
     pub stream_prompts: Option<bool>,
     /// Speeds of the processors.
     pub machine: Arc<Machine>,
@@ -43,7 +43,7 @@ impl PlanInputs {
         }
     }
 
-    /// Decides which processor computes the cold neurons of prompts.
+    /// Decides which processor computes the cold neurons and experts of prompts.
     pub fn streaming(&self) -> Streaming {
         match self.stream_prompts {
             Some(true) => Streaming::Always,

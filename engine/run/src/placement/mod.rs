@@ -35,6 +35,7 @@
 
 mod cost_profile;
 mod device_bytes;
+mod expert_streaming;
 mod forecast;
 mod frontier;
 mod inputs;
@@ -52,6 +53,7 @@ mod token_time;
 
 pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
 pub use device_bytes::{DeviceBytes, LayerBytes};
+pub use expert_streaming::ExpertStreamCost;
 pub use forecast::Forecast;
 pub use frontier::{Frontier, budget_for, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
@@ -63,7 +65,7 @@ pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use published::{MemorySizes, PublishedCpu, PublishedGpu, PublishedMachine};
 pub use resident_parts::{Granularity, Placement};
 pub use solver::PlacementSolver;
-pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
+pub use streaming::{StreamCost, StreamedChunk, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
 pub use token_time::{TokenPart, TokenTime};
 

@@ -27,7 +27,7 @@ pub struct PlanBytes {
     pub staging: u64,
     /// Predictors.
     pub predictor: u64,
-    /// The streaming buffer for cold rows of prompts
+    /// The streaming buffer for cold neurons and experts of prompts
     /// ([`StreamingBufferSize`](super::StreamingBufferSize)).
     pub streaming_buffer: u64,
 }

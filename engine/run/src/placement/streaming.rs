@@ -6,11 +6,12 @@
 //!
 //! `split = max(hot gpu t, cold cpu t)`, `streamed = hot gpu t + cold (bus + gpu t)`
 //!
-//! Both wait for the device about once, so the synchronisation does not matter.
+//! Both wait for the device about once, so the synchronisation does not matter. Experts have a cost
+//! of their own ([`ExpertStreamCost`]), because a chunk chooses some of them.
 
 use std::sync::Arc;
 
-use super::{CostProfile, DeviceBytes, Machine, Placement, Plan, PromptRates, usable};
+use super::{CostProfile, DeviceBytes, ExpertStreamCost, Machine, Placement, Plan, PromptRates, usable};
 use thermocline_base::error::{Error, Result};
 use thermocline_model::{Down, Ffn, FfnWeights, Linear, Model};
 
@@ -24,7 +25,27 @@ const PRICED_DIVISOR: u64 = 32;
 /// Fraction (one part in this many) if prompts are always streamed.
 const FORCED_DIVISOR: u64 = 4;
 
-/// The processor that computes the cold neurons of a prompt.
+/// The units of a layer that a chunk of a prompt needs: neurons, or experts in an MoE layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamedChunk {
+    /// Tokens of the chunk.
+    pub tokens: usize,
+    /// Experts that a token uses, in an MoE layer.
+    pub used: usize,
+    /// Units that are resident.
+    pub hot: usize,
+    /// Units that are not resident.
+    pub cold: usize,
+}
+
+impl StreamedChunk {
+    /// A chunk of `model` for which none of the `units` of a layer is resident.
+    fn without_residents(model: &Model, units: usize, tokens: usize) -> Self {
+        StreamedChunk { tokens, used: model.config.experts.map_or(0, |experts| experts.used), hot: 0, cold: units }
+    }
+}
+
+/// The processor that computes the cold neurons and experts of a prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Streaming {
     /// Always the CPU.
@@ -37,15 +58,32 @@ pub enum Streaming {
 }
 
 impl Streaming {
-    /// True if the `cold` neurons of `ffn` are sent to the device for a chunk of `tokens` tokens,
-    /// while `hot` others are resident.
-    pub fn pays(&self, ffn: &FfnWeights, hot: usize, cold: usize, tokens: usize) -> bool {
-        let fewest = match self {
-            Streaming::Never => None,
-            Streaming::Always => Some(LEAST),
-            Streaming::Priced(machine) => StreamCost::new(ffn, machine).and_then(|cost| cost.fewest_tokens(hot, cold)),
-        };
-        cold > 0 && fewest.is_some_and(|fewest| tokens >= fewest)
+    /// True if the cold units of `ffn` are sent to the device for `chunk`.
+    pub fn pays(&self, ffn: &Ffn, chunk: StreamedChunk) -> bool {
+        if chunk.cold == 0 || chunk.tokens < LEAST {
+            return false;
+        }
+        match (self, ffn) {
+            (Streaming::Never, _) | (_, Ffn::None) => false,
+            (Streaming::Always, _) => true,
+            (Streaming::Priced(machine), Ffn::Dense(ffn)) => {
+                let cost = StreamCost::new(ffn, machine);
+                let fewest = cost.and_then(|cost| cost.fewest_tokens(chunk.hot, chunk.cold));
+                fewest.is_some_and(|fewest| chunk.tokens >= fewest)
+            }
+            (Streaming::Priced(machine), Ffn::Experts(experts)) => {
+                ExpertStreamCost::new(experts, machine).is_some_and(|cost| cost.pays(chunk))
+            }
+        }
+    }
+
+    /// True if some layer of `model` is sent to the device for a chunk of `tokens` tokens if none
+    /// of its units is resident.
+    pub fn pays_for(&self, model: &Model, tokens: usize) -> bool {
+        model.weights.layers.iter().any(|layer| {
+            let units = layer.ffn.units();
+            self.pays(&layer.ffn, StreamedChunk::without_residents(model, units, tokens))
+        })
     }
 }
 
@@ -94,12 +132,14 @@ impl StreamCost {
     }
 }
 
-/// Size of the streaming buffer, through which cold rows of prompts pass on their way to the
-/// device.
+/// Size of the streaming buffer, through which cold neurons and experts of prompts pass on their
+/// way to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamingBufferSize {
     /// Bytes wanted; 0 if streaming does not pay.
     bytes: u64,
+    /// Fewest bytes of a buffer that is of use.
+    least: u64,
     /// The buffer may take one part in this many of a budget.
     divisor: u64,
     /// Device bytes of the whole model. If they fit the budget, nothing is cold.
@@ -110,24 +150,23 @@ impl StreamingBufferSize {
     /// Computes the size for prompts of `model`, which takes `bytes` on the device and has the
     /// costs of `profile`. The size is 0 unless `streaming` pays.
     pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
-        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => streaming.pays(ffn, 0, ffn.up.weight.rows(), bytes.chunk),
-            Ffn::Experts(_) | Ffn::None => false,
-        });
         StreamingBufferSize {
-            bytes: if pays { bytes.streaming_buffer } else { 0 },
+            bytes: if streaming.pays_for(model, bytes.chunk) { bytes.streaming_buffer } else { 0 },
+            least: bytes.least_streaming_buffer,
             divisor: if *streaming == Streaming::Always { FORCED_DIVISOR } else { PRICED_DIVISOR },
             everything: Placement::all(profile).bytes(profile),
         }
     }
 
-    /// Bytes of `budget` that the buffer may take; 0 if nothing is cold.
+    /// Bytes of `budget` that the buffer may take; 0 if nothing is cold, or if the buffer would be
+    /// too small.
     pub fn bytes_within(&self, budget: u64) -> u64 {
-        if self.everything <= usable(budget) { 0 } else { self.bytes.min(budget / self.divisor) }
+        let bytes = self.bytes.min(budget / self.divisor);
+        if self.everything <= usable(budget) || bytes < self.least { 0 } else { bytes }
     }
 
     /// Returns the plan that `plan` makes for the budget without the buffer, and adds the buffer's
-    /// bytes if any layer has cold neurons to stream. If nothing fits beside the buffer, the plan
+    /// bytes if any layer has cold units to stream. If nothing fits beside the buffer, the plan
     /// gets the whole budget.
     ///
     /// # Errors
@@ -199,10 +238,13 @@ mod tests {
         }
         assert_eq!(cost.fewest_tokens(0, 64), Some(112));
         let priced = Streaming::Priced(Arc::new(machine.clone()));
-        assert!(priced.pays(&ffn(true), 0, 64, 112) && !priced.pays(&ffn(true), 0, 64, 111));
-        assert!(!priced.pays(&ffn(false), 0, 64, 10_000), "a neuron is no row");
-        assert!(Streaming::Always.pays(&ffn(true), 0, 64, 2) && !Streaming::Always.pays(&ffn(true), 0, 64, 1));
-        assert!(!Streaming::Always.pays(&ffn(true), 64, 0, 2) && !Streaming::Never.pays(&ffn(true), 0, 64, 10_000));
+        let pays = |streaming: &Streaming, neuron_major, cold, tokens| {
+            streaming.pays(&Ffn::Dense(ffn(neuron_major)), StreamedChunk { tokens, used: 0, hot: 64 - cold, cold })
+        };
+        assert!(pays(&priced, true, 64, 112) && !pays(&priced, true, 64, 111));
+        assert!(!pays(&priced, false, 64, 10_000), "a neuron is no row");
+        assert!(pays(&Streaming::Always, true, 64, 2) && !pays(&Streaming::Always, true, 64, 1));
+        assert!(!pays(&Streaming::Always, true, 0, 2) && !pays(&Streaming::Never, true, 64, 10_000));
         machine.cpu.prompts.remove("F16");
         assert_eq!(StreamCost::new(&ffn(true), &machine), None, "what is not known decides nothing");
         machine.gpu = None;

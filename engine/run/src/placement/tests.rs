@@ -71,6 +71,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
         scratch: 32 << 10,
         staging: 16 << 10,
         streaming_buffer: 48 << 20,
+        least_streaming_buffer: 1,
         layers: layers.collect(),
         head: all(&model.weights.output.weight),
         head_vectors: 4 * config.d_model as u64,

@@ -138,9 +138,9 @@ impl Forward {
     }
 
     /// Tokens per chunk. More tokens need more scratch memory. A processor may have room for fewer
-    /// tokens than were set.
+    /// tokens than were set, or need more because it streams weights.
     pub fn chunk(&self) -> usize {
-        self.chunk.min(self.processor.max_chunk())
+        self.chunk.max(self.processor.streamed_chunk()).min(self.processor.max_chunk())
     }
 
     /// Sets the tokens per chunk: at least 1, and at most what the processor has room for.

@@ -23,6 +23,12 @@ pub trait Processor: Debug + Send {
         usize::MAX
     }
 
+    /// Tokens of a prompt's chunk that share one upload of streamed weights, even if shorter chunks
+    /// were asked for; 0 if nothing is streamed.
+    fn streamed_chunk(&self) -> usize {
+        0
+    }
+
     /// Best number of prompt tokens to compute together now. It is less than
     /// [`Processor::max_chunk`] if a device would take too long.
     fn paced_chunk(&self) -> usize {

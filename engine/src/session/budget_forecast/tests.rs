@@ -107,7 +107,7 @@ fn model_that_is_not_open_has_forecasts_for_every_budget() {
 }
 
 /// Plans count down projections that become neuron-major at opening at their new size, on the
-/// device and in RAM. Plans also include the streaming buffer for cold rows of prompts.
+/// device and in RAM. Plans also include the streaming buffer of prompts.
 #[test]
 fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,10 +116,10 @@ fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
     let quantised = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
     let (all, pool) = (adapters(&Fallbacks::default()), ThreadPool::new(Some(1)));
-    for (path, sparsity, streams) in [
-        (models.join("llama-relu"), SparsityChoice::Auto, true),
-        (quantised, SparsityChoice::Mode(Sparsity::Exact), true),
-        (models.join("mixtral"), SparsityChoice::Mode(Sparsity::Threshold), false),
+    for (path, sparsity) in [
+        (models.join("llama-relu"), SparsityChoice::Auto),
+        (quantised, SparsityChoice::Mode(Sparsity::Exact)),
+        (models.join("mixtral"), SparsityChoice::Mode(Sparsity::Threshold)),
     ] {
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let (neuron_major, report) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
@@ -136,6 +136,6 @@ fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
             assert_eq!(closed.plan, open.plan, "{} of {budget}", path.display());
             with_buffer += usize::from(closed.plan.bytes.streaming_buffer > 0);
         }
-        assert_eq!(with_buffer > 0, streams, "{}", path.display());
+        assert!(with_buffer > 0, "{}", path.display());
     }
 }

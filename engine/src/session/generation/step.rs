@@ -57,7 +57,8 @@ impl Generation<'_> {
         resources: StepResources<'_, '_>,
     ) -> Result<Option<StopReason>> {
         let StepResources { forward, mut drafter, events, cancelled, adaptation, meter } = resources;
-        let most = most.min(self.chunk);
+        // A processor that streams weights computes longer chunks.
+        let most = most.min(self.chunk.max(forward.chunk()));
         let mut probe = GenerationProbe::new(cancelled, self.number);
         if probe.cancelled() {
             return Err(Error::Cancelled);

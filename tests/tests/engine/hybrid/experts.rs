@@ -83,10 +83,10 @@ fn expert_placements_do_not_change_sparse_logits() {
 
 /// Report on a layer: layer, tokens, firing neurons, chosen experts, hot neurons, bytes that the
 /// CPU read, and bytes over the bus.
-type Told = (usize, usize, Vec<u32>, Vec<u32>, Option<Vec<u32>>, u64, u64);
+pub(super) type Told = (usize, usize, Vec<u32>, Vec<u32>, Option<Vec<u32>>, u64, u64);
 
 #[derive(Default)]
-struct Heard(Vec<Told>, Vec<usize>);
+pub(super) struct Heard(pub Vec<Told>, pub Vec<usize>);
 
 impl Probe for Heard {
     fn wants_firing(&mut self) -> bool {
@@ -108,7 +108,7 @@ impl Probe for Heard {
     }
 }
 
-fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
+pub(super) fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
     let (mut heard, mut kv) = (Heard::default(), forward.kv_cache(ids.len(), KvType::F32).unwrap());
     let (prompt, rest) = ids.split_at(ids.len() - 12);
     forward.run(prompt, &mut kv, Outputs::None, &mut heard).unwrap();
@@ -118,21 +118,18 @@ fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
     heard
 }
 
+/// Returns the model with an activation threshold that tells which neurons fire.
+pub(super) fn thresholded(model: &Model) -> Arc<Model> {
+    let mut weights = model.weights.clone();
+    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.05));
+    Arc::new(Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone(), draft_head: None })
+}
+
 /// Firings equal those of the CPU wherever experts are, and hot experts are the resident ones. Only
 /// a token that uses an expert that is not resident gives the CPU work and the bus another load.
 #[test]
 fn split_moe_layers_report_the_firings_of_the_cpu() {
     let gpu = shared(FULL);
-    let thresholded = |model: &Arc<Model>| {
-        let mut weights = model.weights.clone();
-        weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.05));
-        Arc::new(Model {
-            config: model.config.clone(),
-            weights,
-            checkpoint: model.checkpoint.clone(),
-            draft_head: None,
-        })
-    };
     for model in [thresholded(&model(MIXTRAL)), thresholded(&wide())] {
         let shape = model.neuron_shape();
         let experts = model.config.experts.unwrap();

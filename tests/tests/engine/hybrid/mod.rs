@@ -9,6 +9,7 @@ mod moving;
 mod placements;
 mod recurrent;
 mod same_bits;
+mod streamed_experts;
 mod streaming;
 mod timing;
 

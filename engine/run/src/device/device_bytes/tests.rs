@@ -114,7 +114,7 @@ fn device_bytes_are_the_allocations_of_whole_models() {
             let books = before[0].of(Purpose::Scratch);
             let (used, planned) = (
                 real.arena().used() - books,
-                planned(&bytes, model, &part, |layer| units(&model.weights.layers[layer].ffn)),
+                planned(&bytes, model, &part, |layer| model.weights.layers[layer].ffn.units()),
             );
             assert!(used <= planned, "{name}, packed {packed}: {used} bytes, {planned} planned");
             drop((cache, rows, states, here, counted));
@@ -145,7 +145,7 @@ fn device_bytes_are_enough_for_parts_of_models() {
                 .iter()
                 .zip(&bytes.layers)
                 .map(|(layer, bytes)| {
-                    let all = 0..units(&layer.ffn) as u32;
+                    let all = 0..layer.ffn.units() as u32;
                     let some = all.clone().step_by(step).skip(usize::from(step == usize::MAX)).collect();
                     if bytes.by_unit {
                         some
@@ -168,7 +168,7 @@ fn device_bytes_are_enough_for_parts_of_models() {
                 (real.arena().used() - nothing, planned(&bytes, &model, &part, |layer| hot[layer].len()));
             assert!(used <= planned, "{name} from {first_layer}, every {step}: {used} bytes, {planned} planned");
             if first_layer == 0 {
-                let padding = |at: usize| bytes.layers[at].split_tables + 512 * units(&layers[at].ffn) as u64;
+                let padding = |at: usize| bytes.layers[at].split_tables + 512 * layers[at].ffn.units() as u64;
                 let handed = 2 * CHUNK as u64 * device.layers.registers.row_bytes() + 4096 + (32 << 10);
                 // The plan counts the buffers of an FFN that is whole or absent even if it is
                 // absent.
@@ -179,7 +179,7 @@ fn device_bytes_are_enough_for_parts_of_models() {
             }
             drop((cache, device));
         }
-        let size = BufferSize::within(real.caps(), layers, GpuLoad::default().streaming_buffer);
+        let size = BufferSize::within(real.caps(), &model, CHUNK, GpuLoad::default().streaming_buffer);
         let streaming = added(&real, || size.map(|size| StreamingBuffer::new(&real, &size)).transpose()).unwrap();
         assert_eq!(streaming.total(), bytes.streaming_buffer, "{name}");
     }
@@ -204,10 +204,17 @@ fn large_models_are_counted_at_once_without_their_weights() {
         let bytes = device_bytes(&caps, &model, 256, KvType::F16).unwrap();
         let took = started.elapsed();
         let weights = bytes.layers.iter().zip(&model.weights.layers);
-        let weights: u64 = weights.map(|(bytes, layer)| bytes.attention + bytes.unit * units(&layer.ffn) as u64).sum();
+        let weights: u64 = weights.map(|(bytes, layer)| bytes.attention + bytes.unit * layer.ffn.units() as u64).sum();
         eprintln!("{}: {weights} bytes in {took:?}", shape.name);
         assert!(weights > 10 << 30, "{}: {weights}", shape.name);
         assert!(took < Duration::from_secs(2), "{}: {took:?}", shape.name);
+        let (least, most) = (bytes.least_streaming_buffer, bytes.streaming_buffer);
+        assert!(0 < least && least <= most && most <= 64 << 20, "{}: {least} to {most} bytes", shape.name);
+        // A plan gives the buffer some bytes, and the buffer made of them is as large as planned.
+        for bytes in [least, (least + most) / 2, most] {
+            let size = BufferSize::within(&caps, &model, 256, bytes).map_or(0, |size| size.total());
+            assert!(size <= bytes && size >= least, "{}: {size} of {bytes}, least {least}", shape.name);
+        }
         if let Some((before, after)) = before.zip(resident_bytes()) {
             assert!(after.saturating_sub(before) < weights / 16, "{}: {before} bytes, then {after}", shape.name);
         }

@@ -112,9 +112,13 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             log.collect(&segment);
             let entry = &log.entries[0];
             let places = entry.experts.unwrap();
-            let (pairs, ids) = (log.words(entry.masks), log.words(places.ids));
-            let shared = places.shared.map(|shared| log.words(shared));
-            ops.add_fired(pairs, ids, shared, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
+            let logged = LoggedExperts {
+                pairs: log.words(entry.masks),
+                ids: log.words(places.ids),
+                shared: places.shared.map(|shared| log.words(shared)),
+                streamed: places.streamed,
+            };
+            ops.add_fired(&logged, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
             assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
             assert!(on_gpu.fired.iter().any(|word| *word != 0));
             for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {

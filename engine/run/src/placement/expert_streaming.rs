@@ -1,0 +1,92 @@
+//! The cost of streaming experts. For a chunk, a device needs every chosen expert once (`bus`:
+//! seconds per expert) and computes whole tiles of pairs (`gpu`: seconds per pair). The CPU
+//! multiplies each pair (`cpu`), but at least reads every chosen expert once (`read`).
+//!
+//! A profile does not say which experts a prompt will choose, so all are assumed to be chosen
+//! equally often. If a router prefers some experts, fewer experts pass through the bus.
+
+use thermocline_shaders::limits::EXPERT_TILE;
+
+use super::{Machine, PromptRates, StreamedChunk};
+use thermocline_model::{ExpertWeights, Linear};
+
+/// Seconds that the matrices of one expert take in a prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertStreamCost {
+    /// Multiplication on the CPU, per pair of a token and an expert.
+    pub cpu: f64,
+    /// Reading an expert from the CPU's memory.
+    pub read: f64,
+    /// Multiplication on the device, per pair.
+    pub gpu: f64,
+    /// Repacking and upload of an expert.
+    pub bus: f64,
+}
+
+impl ExpertStreamCost {
+    /// The cost of the experts in `weights`. `None` if there are none, or `machine` lacks a rate.
+    pub fn new(weights: &ExpertWeights, machine: &Machine) -> Option<Self> {
+        let (gpu, expert) = (machine.gpu.as_ref()?, weights.experts.first()?);
+        let matrices = [expert.gate.as_ref(), Some(&expert.up), Some(weights.output_major(0)?)];
+        let linears = || matrices.into_iter().flatten();
+        let sum = |rates: &PromptRates, of: fn(&Linear) -> usize| {
+            let each = linears().map(|linear| Some(of(linear) as f64 / rates.get(linear.weight.ty().name())?));
+            each.sum::<Option<f64>>()
+        };
+        let macs = |linear: &Linear| linear.weight.rows() * linear.weight.cols();
+        let bytes = |linear: &Linear| linear.weight.rows() * linear.weight.row_bytes();
+        let read = |linear: &Linear| bytes(linear) as f64 / machine.cpu.rate(linear.weight.ty()).sequential;
+        Some(ExpertStreamCost {
+            cpu: sum(&machine.cpu.prompts, macs)?,
+            read: linears().map(read).sum(),
+            gpu: sum(&gpu.prompts, macs)?,
+            bus: sum(&gpu.streams, bytes)?,
+        })
+    }
+
+    /// True if streaming the chosen cold experts of `chunk` is faster than the CPU.
+    pub fn pays(&self, chunk: StreamedChunk) -> bool {
+        let StreamedChunk { tokens, used, hot, cold } = chunk;
+        let (hot, cold) = (hot as f64, cold as f64);
+        let all = hot + cold;
+        let share = (used as f64 / all).min(1.0);
+        // Probability that some token chooses an expert, and the mean pairs of a chosen expert.
+        let chosen = 1.0 - (1.0 - share).powf(tokens as f64);
+        let pairs = tokens as f64 * share / chosen;
+        let tile = f64::from(EXPERT_TILE);
+        // On average half of an expert's last tile is empty.
+        let gpu = (pairs / tile + 0.5).max(1.0) * tile * self.gpu;
+        let cpu = (pairs * self.cpu).max(self.read);
+        let split = (chosen * hot * gpu).max(chosen * cold * cpu);
+        let streamed = chosen * (hot * gpu + cold * (self.bus + gpu));
+        cold > 0.0 && streamed < split
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 64 experts of which a token uses 4, so that 16 tokens are one pair per expert.
+    const fn chunk(tokens: usize, hot: usize) -> StreamedChunk {
+        StreamedChunk { tokens, used: 4, hot, cold: 64 - hot }
+    }
+
+    #[test]
+    fn streaming_experts_pays_from_the_length_at_which_it_is_quicker() {
+        let cost = ExpertStreamCost { cpu: 10.0, read: 1.0, gpu: 1.0, bus: 544.0 };
+        // All experts are chosen, and 64 pairs of an expert are one and a half tiles: 640 = 544 +
+        // 96.
+        assert!(!cost.pays(chunk(1024, 0)), "a tie is no reason");
+        assert!(ExpertStreamCost { bus: 543.0, ..cost }.pays(chunk(1024, 0)));
+        assert!(!ExpertStreamCost { bus: 543.0, ..cost }.pays(chunk(1008, 0)), "fewer pairs share an upload");
+        assert!(cost.pays(chunk(2048, 0)), "more pairs share an upload");
+        assert!(!cost.pays(chunk(2048, 60)), "the CPU is done before the device");
+        assert!(!cost.pays(chunk(2048, 64)), "nothing is cold");
+        assert!(!ExpertStreamCost { bus: f64::INFINITY, ..cost }.pays(chunk(1 << 20, 0)));
+        assert!(!ExpertStreamCost { cpu: f64::NAN, ..cost }.pays(chunk(2048, 0)));
+        // A CPU that reads slowly loses even if it multiplies fast.
+        let slow_memory = ExpertStreamCost { cpu: 0.0, read: 673.0, ..cost };
+        assert!(slow_memory.pays(chunk(1024, 0)) && slow_memory.pays(chunk(2, 0)));
+    }
+}
