@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::simd::prefetch;
 use thermocline_formats::format::Matrix;
 
-/// Prefetch distance in bytes for rows in order. Half a page is too late. At much longer distances
-/// lines replace activations in the second-level cache.
+/// Prefetch distance in bytes for rows in order. On a Zen 4, distances from 4 to 8 KiB were about
+/// equally fast, 3 KiB was slower, and so was 16 KiB with short rows.
 pub(super) const AHEAD: usize = 8 << 10;
 /// Prefetch distance in bytes of rows for gathered rows. The processor's own prefetcher does not
 /// see them. Lines that arrive too early replace lines that are needed first.

@@ -24,7 +24,7 @@ pub struct RowLoad<'a, 'm> {
 pub struct NumberLoad<'a> {
     /// The numbers' bytes, a multiple of 4.
     pub bytes: &'a [u8],
-    /// Buffer that receives them.
+    /// Buffer that receives the numbers.
     pub to: &'a Buffer,
 }
 

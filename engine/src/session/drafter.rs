@@ -167,8 +167,8 @@ impl Drafter {
         }
     }
 
-    /// Forgets rejected drafts, and computes the tokens of `held` whose successors are known if
-    /// there are many.
+    /// Forgets rejected drafts. If there are many tokens in `held` whose successors are known, this
+    /// function computes these tokens.
     ///
     /// # Errors
     /// The errors of [`Forward::run`].

@@ -46,7 +46,7 @@ pub fn streamed_chunk(model: &Model, caps: Option<Caps>, inputs: &PlanInputs, bu
     Ok(usual)
 }
 
-/// The longest chunk that a pass of a model can have.
+/// Returns the most tokens of a chunk that a model of `config` can compute in one pass.
 fn longest(config: &ModelConfig) -> usize {
     let has_window = (0..config.n_layer()).any(|layer| config.kept_window(layer).is_some());
     if has_window { LONGEST_PASS } else { LONGEST }

@@ -30,8 +30,8 @@ fn add_products(before: array<vec4<f32>, SUMS>, piece: Piece) -> array<vec4<f32>
     return sums;
 }
 
-// Writes the sums of all invocations, which call it once. Rows and tokens past the end are not
-// written.
+// Adds up the sums of all invocations and writes the products. Every invocation of the workgroup
+// calls this function once. It writes no rows or tokens past the end.
 fn finish_products(sums: array<vec4<f32>, SUMS>, first_row: u32, first_token: u32, lane: Lane) {
     let per_row = select(4u, 1u, TOKENS == 1u);
     let total = workgroup_sums(sums, ROWS * per_row, lane);

@@ -59,7 +59,8 @@ pub(super) fn broken_promises(forward: &mut Forward) -> (usize, Vec<String>) {
     let prompt = PROMPT.min(positions - SEPARATE);
     let ids: Vec<u32> = (0..prompt + SEPARATE).map(|at| (at * 53 + 11) as u32 % n_vocab as u32).collect();
     let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
-    // The passes of a prompt would depend on the device's pace.
+    // The prompt has passes of a fixed length, because their length would otherwise depend on the
+    // device's pace.
     for pass in ids[..prompt].chunks(promised) {
         forward.run_batch(&mut [(&mut kv, pass)], &mut ()).unwrap();
     }

@@ -38,7 +38,7 @@ pub enum Deed {
 pub struct CardView<'c> {
     /// All cards.
     pub cards: &'c [ModelCard],
-    /// All assistants.
+    /// All assistants that were found.
     pub assistants: &'c [AssistantCard],
     /// Indices of the model's files in `cards`.
     pub group: &'c [usize],

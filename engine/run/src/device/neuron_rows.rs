@@ -33,7 +33,8 @@ pub(crate) struct PartialSumBuffer {
     buffer: Buffer,
     /// Number of rows: partial sums times tokens.
     rows: usize,
-    /// Most tokens that have as many partial sums each as one token.
+    /// Largest number of tokens of a pass in which each token has as many partial sums as a single
+    /// token.
     few: usize,
     /// 32-column chunks per row.
     chunks: usize,

@@ -97,7 +97,7 @@ fn most_room(caps: &Caps) -> u64 {
 #[derive(Debug)]
 pub(crate) struct StreamingBuffer {
     pub weights: Buffer,
-    /// As [`BufferSize::room`].
+    /// Bytes of weights that a piece may take, with the gaps between its matrices.
     pub room: u64,
     pub bias: Buffer,
     pub rows: RowStream,

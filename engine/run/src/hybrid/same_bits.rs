@@ -5,8 +5,9 @@ use crate::runtime::Sparsity;
 use thermocline_gpu::FEW_TOKENS;
 use thermocline_model::{Model, SkipRule, Skips};
 
-/// Most separate tokens in one pass whose logits have the bits of single-token passes, wherever the
-/// parts of `model` are. `of_cpu` is that number for the CPU alone.
+/// Returns the largest number of separate tokens that a pass may have so that each token's logits
+/// have the bits of a single-token pass. The parts of `model` may be on the CPU or on the device.
+/// `of_cpu` is the number for a model that is on the CPU alone.
 ///
 /// On a device every sum has one order for up to [`FEW_TOKENS`] tokens. Products and neuron-major
 /// rows have kernels for several tokens with the order of one token. Pairs of tokens and experts

@@ -13,13 +13,13 @@ use thermocline_model::{ExpertWeights, Linear};
 /// Seconds that the matrices of one expert take in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertStreamCost {
-    /// Multiplication on the CPU, per pair of a token and an expert.
+    /// Seconds in which the CPU multiplies one pair of a token and an expert.
     pub cpu: f64,
-    /// Reading an expert from the CPU's memory.
+    /// Seconds in which the CPU reads an expert from RAM.
     pub read: f64,
-    /// Multiplication on the device, per pair.
+    /// Seconds in which the device multiplies one pair.
     pub gpu: f64,
-    /// Repacking and upload of an expert.
+    /// Seconds in which an expert is repacked and uploaded.
     pub bus: f64,
 }
 

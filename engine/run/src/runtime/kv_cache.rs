@@ -238,7 +238,7 @@ impl KvCache {
 
     /// Prepares for a pass that [`KvCache::truncate`] can forget: recurrent states are copied, and
     /// can go back to the present token. At most [`MOST_PLANES`](super::MOST_PLANES) passes in a
-    /// row can be forgotten. Returns false if another one cannot, or if memory is short.
+    /// row can be forgotten. Returns false if this pass would be one more, or if memory is short.
     pub fn begin_revocable(&mut self) -> bool {
         self.states.as_mut().is_none_or(|states| states.save_plane(self.len))
     }
