@@ -155,7 +155,7 @@ impl TrialSample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GpuOptions, KernelMutation};
+    use crate::{AdapterKind, GpuOptions, KernelMutation};
 
     fn open(mutation: Option<[&str; 3]>) -> Gpu {
         let mutation = mutation.map(|it| it.map(str::to_owned));
@@ -195,5 +195,22 @@ mod tests {
             "return input.scale * sum * (1.0 + f32(TOKENS - 1u) * 2e-7)",
         ]));
         assert!(!products_keep_bits(&gpu, WeightType::Q4_0, PACKED).unwrap());
+    }
+
+    /// An adapter that is not software has the trial when a product is prepared.
+    #[test]
+    fn devices_whose_tokens_lose_their_bits_promise_none() {
+        let order = "(sums.x + sums.y) + (sums.z + sums.w)";
+        let other = format!("select({order}, (sums.x + sums.z) + (sums.y + sums.w), TOKENS > 1u)");
+        let texts = ["gemv".to_owned(), format!("w.scale * ({order})"), format!("w.scale * {other}")];
+        for (texts, keeps) in [(None, true), (Some(texts), false)] {
+            let mutation = texts.map(|[kernel, from, to]| KernelMutation { kernel, from, to });
+            let pretended_kind = Some(AdapterKind::Discrete);
+            let options = GpuOptions { mutation, pretended_kind, packed_dot: Some(false), ..GpuOptions::first() };
+            let gpu = Gpu::open(&options).unwrap();
+            assert!(gpu.keeps_bits(), "nothing is prepared yet");
+            gpu.shape(WeightType::Q4_0).unwrap();
+            assert_eq!(gpu.keeps_bits(), keeps);
+        }
     }
 }
