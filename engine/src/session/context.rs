@@ -277,12 +277,6 @@ impl SessionContext {
         Ok(())
     }
 
-    /// True if `drafter` can read what it needs of the cache: an assistant reads keys and values in
-    /// RAM.
-    pub fn suits(&self, drafter: &Drafter) -> bool {
-        !drafter.reads_keys() || self.kv.as_ref().is_some_and(KvCache::on_host)
-    }
-
     /// True if the drafter can draft the token after the next one, if the context suits it.
     pub fn is_drafter_ready(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.is_ready(self.tokens.len()))

@@ -3,7 +3,7 @@
 
 mod assistant;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     common_tokens::CommonTokens,
@@ -121,6 +121,19 @@ impl Drafter {
     /// True if the drafter reads keys and values of the engine's model.
     pub fn reads_keys(&self) -> bool {
         self.assistant.is_some()
+    }
+
+    /// Copies the keys and values that the drafter reads to RAM, if they are on the device of
+    /// `forward`, the engine's model.
+    ///
+    /// # Errors
+    /// As [`Residency::copy_to_ram`](thermocline_run::runtime::Residency::copy_to_ram).
+    pub fn copy_read_keys(&self, forward: &mut Forward, kv: Option<&mut KvCache>) -> Result<()> {
+        let Some(kv) = kv.filter(|_| self.reads_keys()) else { return Ok(()) };
+        let Some((_, residency)) = forward.residency() else { return Ok(()) };
+        let read = self.forward.model().config.layers.iter().filter_map(|layer| layer.attention.as_ref()?.kv_from);
+        let layers: BTreeSet<usize> = read.collect();
+        residency.copy_to_ram(&layers.into_iter().collect::<Vec<_>>(), kv)
     }
 
     /// Moves to a device. Views of conversations become useless ([`Drafter::holds`]).

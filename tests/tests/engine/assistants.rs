@@ -4,21 +4,28 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use thermocline_engine::{
     cpu::Isa,
+    device::GpuLoad,
     format::{
         Array, Checkpoint, Container, Metadata, ReadMode, Value,
         gguf::{TensorInfo, to_bytes},
     },
+    hybrid::HybridProcessor,
     model::{AssistantBase, Linear, LoadOptions, Model},
+    placement::Placement,
     quant::TensorType,
-    runtime::{KvType, Outputs, Probe},
+    runtime::{Forward, KvType, Outputs, Probe},
 };
-use thermocline_tests::golden::{self, Expected, Setup, argmax, max_diff};
+use thermocline_tests::{
+    golden::{self, Expected, Setup, argmax, max_diff},
+    gpu::{FULL, idle_cpu, shared},
+};
 
 use super::models::{fixtures, open};
 
@@ -63,16 +70,27 @@ fn product(linear: &Linear, x: &[f32]) -> Vec<f32> {
     (0..linear.weight.rows()).map(dot).collect()
 }
 
+/// The layers of the other model that an assistant reads.
+fn read_layers(assistant: &Model) -> Vec<usize> {
+    let mut read: Vec<_> =
+        assistant.config.layers.iter().filter_map(|layer| layer.attention.as_ref()?.kv_from).collect();
+    read.dedup();
+    read
+}
+
 /// Computes the logits of three drafts after the first `held` of `ids`, `[DRAFTS, n_vocab]`. Every
 /// draft continues from the token with the largest of the logits `wanted`.
-fn logits(models: [&Arc<Model>; 2], setup: Setup, ids: &[u32], held: usize, wanted: &[f32]) -> Vec<f32> {
-    let [target, assistant] = models;
+fn logits(forwards: &mut [Forward; 2], ids: &[u32], held: usize, wanted: &[f32]) -> Vec<f32> {
+    let [model, forward] = forwards;
+    let [target, assistant] = [&*model, &*forward].map(|forward| Arc::clone(forward.model()));
     let (n_vocab, width) = (target.config.n_vocab, target.config.d_model);
     let weights = assistant.weights.assistant.as_ref().unwrap();
-    let [mut model, mut forward] = models.map(|model| golden::forward(model, setup));
     let (mut kv, mut state) = (model.kv_cache(ids.len(), KvType::F32).unwrap(), LatestState::default());
     model.run(&ids[..held], &mut kv, Outputs::None, &mut state).unwrap();
     let mut hidden = state.0.split_off(state.0.len() - width);
+    if let Some((_, residency)) = model.residency() {
+        residency.copy_to_ram(&read_layers(&assistant), &mut kv).unwrap();
+    }
     let own = forward.kv_cache(ids.len(), KvType::F32).unwrap();
     let (mut token, mut all) = (ids[held], Vec::new());
     for wanted in wanted.chunks_exact(n_vocab) {
@@ -103,23 +121,53 @@ fn logits_match_the_reference_on_every_instruction_set() {
     for name in MODELS {
         let target = Arc::new(open(&format!("models/{name}")));
         let assistant = assistant(&target, checkpoint(name));
-        let expected = Expected::read(&folder(name).join("expected.safetensors"));
-        let (ids, all) = (expected.ids("input_ids"), expected.f32("logits"));
-        let contexts = expected.ids("contexts");
-        assert!(contexts.iter().any(|held| *held > 8), "{name}: no context is longer than the window");
         for isa in Isa::available() {
             let setup = Setup { isa: Some(isa), ..Setup::default() };
-            for (held, wanted) in contexts.iter().zip(all.chunks(DRAFTS * target.config.n_vocab)) {
-                let found = logits([&target, &assistant], setup, &ids, *held as usize, wanted);
-                for (found, wanted) in found.chunks(target.config.n_vocab).zip(wanted.chunks(target.config.n_vocab)) {
-                    let kept = candidates(wanted);
-                    let [found, wanted]: [Vec<f32>; 2] = [found, wanted]
-                        .map(|of| of.iter().enumerate().filter(|(at, _)| kept[*at]).map(|(_, logit)| *logit).collect());
-                    let error = max_diff(&found, &wanted);
-                    // The largest logits are near 30.
-                    assert!(error <= 5e-3, "{name}, {isa}, {held} tokens: logits differ by {error}");
-                }
-            }
+            let mut forwards = [&target, &assistant].map(|model| golden::forward(model, setup));
+            check(&mut forwards, name, &isa.to_string());
+        }
+    }
+}
+
+/// Compares the logits after every context of the reference.
+fn check(forwards: &mut [Forward; 2], name: &str, what: &str) {
+    let n_vocab = forwards[0].model().config.n_vocab;
+    let expected = Expected::read(&folder(name).join("expected.safetensors"));
+    let (ids, all) = (expected.ids("input_ids"), expected.f32("logits"));
+    let contexts = expected.ids("contexts");
+    assert!(contexts.iter().any(|held| *held > 8), "{name}: no context is longer than the window");
+    for (held, wanted) in contexts.iter().zip(all.chunks(DRAFTS * n_vocab)) {
+        let found = logits(forwards, &ids, *held as usize, wanted);
+        for (found, wanted) in found.chunks(n_vocab).zip(wanted.chunks(n_vocab)) {
+            let kept = candidates(wanted);
+            let [found, wanted]: [Vec<f32>; 2] = [found, wanted]
+                .map(|of| of.iter().enumerate().filter(|(at, _)| kept[*at]).map(|(_, logit)| *logit).collect());
+            let error = max_diff(&found, &wanted);
+            // The largest logits are near 30.
+            assert!(error <= 5e-3, "{name}, {what}, {held} tokens: logits differ by {error}");
+        }
+    }
+}
+
+/// The assistant is on the CPU and reads copies of keys and values that are on the device: all of
+/// them, or those of the last layers.
+#[test]
+fn logits_match_the_reference_where_the_model_is_on_a_device() {
+    let gpu = shared(FULL);
+    for name in MODELS {
+        let target = Arc::new(open(&format!("models/{name}")));
+        let assistant = assistant(&target, checkpoint(name));
+        let read = read_layers(&assistant);
+        let (first, last) = (*read.iter().min().unwrap(), *read.iter().max().unwrap());
+        for first_resident in [0, first + 1, last] {
+            let hot = (0..target.config.n_layer()).map(|_| Vec::new()).collect();
+            let placement = Placement { first_resident, hot, head: true };
+            let load = GpuLoad { chunk: 32, ..GpuLoad::default() };
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let processor = HybridProcessor::load(gpu, idle_cpu(), &target, &placement, &load, &mut go_on).unwrap();
+            let model = Forward::on(Arc::clone(&target), Box::new(processor));
+            let mut forwards = [model, golden::forward(&assistant, Setup::default())];
+            check(&mut forwards, name, &format!("layers from {first_resident} on the device"));
         }
     }
 }
@@ -166,7 +214,10 @@ fn gguf_files_equal_folders() {
         assert_eq!(of(&file).is_some(), name == "gemma4-e2b");
         let ids: Vec<u32> = (20..40).collect();
         let wanted = vec![0.0; DRAFTS * 384];
-        let all = [&file, &plain].map(|model| logits([&target, model], Setup::default(), &ids, 15, &wanted));
+        let all = [&file, &plain].map(|assistant| {
+            let mut forwards = [&target, assistant].map(|model| golden::forward(model, Setup::default()));
+            logits(&mut forwards, &ids, 15, &wanted)
+        });
         assert!(all[0] == all[1], "{name}");
     }
 }

@@ -100,7 +100,7 @@ impl GpuLayers {
             && let Some(ram) = &rows.ram
         {
             to.fill(ram, held, &mut self.segment)?;
-            *rows = LayerRows { ram: None, off_host: Some(Box::new(to)) };
+            *rows = LayerRows { off_host: Some(Box::new(to)), ..LayerRows::default() };
         }
         Ok(())
     }
@@ -131,9 +131,9 @@ impl GpuLayers {
         kv.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))?;
         let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
         let Some(mut ram) = kv.room_in_ram(layer)? else { return Ok(()) };
-        there.of::<GpuKv>()?.drain(&mut ram, kv.held(layer), &mut self.segment)?;
+        there.of::<GpuKv>()?.read(&mut ram, kv.held(layer), &mut self.segment)?;
         if let Some(rows) = kv.rows_mut(layer) {
-            *rows = LayerRows { ram: Some(ram), off_host: None };
+            *rows = LayerRows { ram: Some(ram), ..LayerRows::default() };
         }
         Ok(())
     }
@@ -187,16 +187,38 @@ impl GpuLayers {
             let (held, room) = (kv.held(source), kv.room(source));
             let Some(rows) = kv.rows_mut(source) else { continue };
             let (gpu, buffers, rope) = (&self.gpu, &self.parts.attention, model.config.rope(layer));
-            if let LayerRows { ram: Some(ram), off_host: off_host @ None } = rows {
+            if let LayerRows { ram: Some(ram), off_host: off_host @ None, .. } = rows {
                 let copy = GpuKv::new(gpu, &self.identity, rope, buffers, attention, room, ty)?;
                 copy.fill(ram, held, &mut self.segment)?;
                 *off_host = Some(Box::new(copy));
             }
             let Some(there) = &rows.off_host else { continue };
             let shared = there.of::<GpuKv>()?.shared_with(gpu, rope, buffers, attention)?;
-            if let Some(LayerRows { ram: None, off_host: off_host @ None }) = kv.rows_mut(layer) {
+            if let Some(LayerRows { ram: None, off_host: off_host @ None, .. }) = kv.rows_mut(layer) {
                 *off_host = Some(Box::new(shared));
             }
+        }
+        Ok(())
+    }
+
+    /// Copies the keys and values of `layer` to RAM, as far as the copy there lacks them. Does
+    /// nothing if they are in RAM.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
+    pub fn copy_to_ram(&mut self, layer: usize, kv: &mut KvCache) -> Result<()> {
+        if kv.rows_off_host(layer).is_none() {
+            return Ok(());
+        }
+        let copy = kv.rows_mut(layer).and_then(|rows| rows.copy.take());
+        let Some(mut copy) = copy.map_or_else(|| kv.room_in_ram(layer), |copy| Ok(Some(copy)))? else { return Ok(()) };
+        let held = kv.held(layer);
+        let missing = held.start.max(copy.len())..held.end;
+        if let Some(there) = kv.rows_off_host(layer).filter(|_| !missing.is_empty()) {
+            there.of::<GpuKv>()?.read(&mut copy, missing, &mut self.segment)?;
+        }
+        if let Some(rows) = kv.rows_mut(layer) {
+            rows.copy = Some(copy);
         }
         Ok(())
     }
@@ -205,7 +227,7 @@ impl GpuLayers {
     /// the device, if there are any.
     pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
         sequences.iter_mut().try_for_each(|(rows, kv)| match kv.rows(layer) {
-            Some(LayerRows { ram: Some(ram), off_host: Some(copy) }) => {
+            Some(LayerRows { ram: Some(ram), off_host: Some(copy), .. }) => {
                 copy.of::<GpuKv>()?.fill(ram, kv.len()..kv.len() + rows.len(), &mut self.segment)
             }
             _ => Ok(()),

@@ -121,9 +121,9 @@ impl GpuKv {
         Ok(())
     }
 
-    /// Reads `rows` of every head back into `into`. `rows` must be all rows held, and `into` must
-    /// be empty.
-    pub fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
+    /// Reads `rows` of every head back into `into`, as its last rows. Rows before them that `into`
+    /// lacks count as lost.
+    pub fn read(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, self.rows.row());
         segment.drop_recorded();
         into.begin_at(rows.start);

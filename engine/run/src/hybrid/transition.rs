@@ -165,6 +165,11 @@ impl Residency for HybridProcessor {
         self.device.as_mut().map_or(Ok(()), |device| device.layers.kv_to_ram(kv))
     }
 
+    fn copy_to_ram(&mut self, layers: &[usize], kv: &mut KvCache) -> Result<()> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        layers.iter().try_for_each(|layer| device.layers.copy_to_ram(*layer, kv))
+    }
+
     fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
         let mut recorder = Recorder::new(&self.gpu);
         let held = to.copy_prefix(from, tokens, Some(&mut recorder))?;

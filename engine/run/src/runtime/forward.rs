@@ -228,7 +228,7 @@ impl Forward {
     ///
     /// # Errors
     /// As [`Forward::run`]; [`Error::Invalid`] for an input of another width, or for keys and
-    /// values that are not in RAM.
+    /// values without a copy in RAM ([`Residency::copy_to_ram`](super::Residency::copy_to_ram)).
     pub fn run_assistant(
         &mut self,
         input: &[f32],

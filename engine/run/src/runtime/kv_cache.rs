@@ -19,7 +19,7 @@ use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_cpu::ops::KvType;
 use thermocline_model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope};
 
-/// Keys and values of one layer, in the memory of the processor that computes the layer. Both
+/// Keys and values of one layer, in the memory of the processor that computes the layer. All
 /// fields are `None` for a layer without keys and values.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRows {
@@ -28,6 +28,9 @@ pub(crate) struct LayerRows {
     /// In another processor's memory: either only there, or a copy of the rows in RAM for layers on
     /// that processor that read them.
     pub off_host: Option<Box<dyn OffHostRows>>,
+    /// A copy in RAM of rows that are only in another processor's memory, for an assistant on the
+    /// CPU. It may lack the latest rows.
+    pub copy: Option<KvLayer>,
 }
 
 /// The KV cache of one conversation, with the recurrent states of models that have them. Each
@@ -217,7 +220,7 @@ impl KvCache {
         if left == 0 {
             self.kept.iter_mut().for_each(KeptRows::clear);
         }
-        for layer in self.layers.iter_mut().filter_map(|layer| layer.ram.as_mut()) {
+        for layer in self.layers.iter_mut().flat_map(|layer| layer.ram.iter_mut().chain(&mut layer.copy)) {
             layer.rows_mut().for_each(|rows| rows.truncate(self.len));
         }
     }
@@ -288,6 +291,12 @@ impl KvCache {
         self.layers.get_mut(layer)?.ram.as_mut()
     }
 
+    /// Keys and values of `layer` for a reader in RAM: the rows themselves, or a copy.
+    pub(crate) fn readable(&self, layer: usize) -> Option<&KvLayer> {
+        let rows = self.layers.get(layer)?;
+        rows.ram.as_ref().or(rows.copy.as_ref())
+    }
+
     /// True if the whole cache is in RAM.
     pub fn on_host(&self) -> bool {
         let on_host = |rows: &LayerRows| rows.off_host.is_none();
@@ -318,10 +327,10 @@ impl KvCache {
         self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.kept[layer].room())).transpose()
     }
 
-    /// Drops rows that are in another processor's memory only because layers there read them. These
-    /// are copies of keys and values in RAM, and shared buffers of other layers.
+    /// Drops copies of rows for readers on another processor, and shared buffers of other layers.
     pub(crate) fn drop_copies(&mut self) {
         for (at, layer) in self.layers.iter_mut().enumerate() {
+            layer.copy = None;
             if layer.ram.is_some() || self.shape.attention(at).is_none() {
                 layer.off_host = None;
             }

@@ -50,6 +50,11 @@ impl KvLayer {
         }
     }
 
+    /// Number of rows of every head.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.first().map_or(0, KvRows::len)
+    }
+
     /// Number of bytes reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.keys.iter().chain(&self.values).map(KvRows::bytes).sum()

@@ -26,6 +26,13 @@ pub trait Residency {
     /// As [`Residency::take_kv`].
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()>;
 
+    /// Copies the keys and values of `layers` to RAM, where an assistant on the CPU reads them. They
+    /// stay on the device as well.
+    ///
+    /// # Errors
+    /// As [`Residency::take_kv`].
+    fn copy_to_ram(&mut self, layers: &[usize], kv: &mut KvCache) -> Result<()>;
+
     /// Copies until `to` holds `tokens` of the tokens that `from` holds. Returns the number of
     /// tokens that `to` then holds (see [`Forward::copy_prefix`](super::Forward::copy_prefix)).
     ///

@@ -188,6 +188,10 @@ impl Residency for FailingProcessor {
         Ok(())
     }
 
+    fn copy_to_ram(&mut self, _: &[usize], _: &mut KvCache) -> Result<()> {
+        Ok(())
+    }
+
     fn set_budget(&mut self, _: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
         TestLedger::check(bytes)?;
         assert!(caches.iter().all(|kv| kv.on_host()));

@@ -40,7 +40,7 @@ impl Generation<'_> {
         &mut self,
         context: &mut SessionContext,
         most: usize,
-        forward: &Forward,
+        forward: &mut Forward,
         drafter: Option<&mut Drafter>,
     ) {
         self.todo.planned = None;
@@ -53,7 +53,7 @@ impl Generation<'_> {
         let room = context.room().min(left).min(most).min(longest).saturating_sub(1);
         lookup.find(&mut self.todo.tokens);
         self.cut_forbidden_drafts();
-        let drafter = drafter.filter(|drafter| context.suits(drafter) && context.is_drafter_ready());
+        let drafter = drafter.filter(|_| context.is_drafter_ready());
         let other = drafter.as_ref().map(|drafter| drafter.source());
         let plan = context.controller.plan(self.todo.tokens.len() - 1, other, room);
         // The context has to be able to forget the drafts that are rejected.
@@ -63,7 +63,7 @@ impl Generation<'_> {
         match drafter {
             Some(drafter) if plan.source != DraftSource::Lookup => {
                 self.todo.tokens.truncate(1);
-                self.draft_by(context, drafter, plan);
+                self.draft_by(context, forward, drafter, plan);
                 self.cut_forbidden_drafts();
             }
             _ => self.todo.tokens.truncate(1 + plan.tokens),

@@ -9,7 +9,7 @@ use super::{
     Generation,
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_run::runtime::Probe;
+use thermocline_run::runtime::{Forward, Probe};
 
 impl Generation<'_> {
     /// True if the hidden states of a pass are needed.
@@ -46,12 +46,21 @@ impl Generation<'_> {
     }
 
     /// Appends the drafts of `plan`, by `drafter`, after the token to compute.
-    pub(super) fn draft_by(&mut self, context: &mut SessionContext, drafter: &mut Drafter, plan: DraftPlan) {
+    pub(super) fn draft_by(
+        &mut self,
+        context: &mut SessionContext,
+        forward: &mut Forward,
+        drafter: &mut Drafter,
+        plan: DraftPlan,
+    ) {
         let DraftingParts { draft: Some(draft), held, kv, controller } = context.drafting() else { return };
         let Some(next) = self.todo.tokens.last().copied() else { return };
         let mut goes_on = |drafted, probability| controller.goes_on(plan.source, drafted, probability);
-        let task = DraftTask { held, next, kv, most: plan.tokens, goes_on: &mut goes_on };
-        if let Err(error) = drafter.draft(draft, task, &mut self.todo.tokens) {
+        let mut task = DraftTask { held, next, kv, most: plan.tokens, goes_on: &mut goes_on };
+        let drafted = drafter
+            .copy_read_keys(forward, task.kv.as_deref_mut())
+            .and_then(|()| drafter.draft(draft, task, &mut self.todo.tokens));
+        if let Err(error) = drafted {
             tracing::warn!(%error, "the answer continues without its drafter");
             self.todo.tokens.truncate(1);
             context.draft = None;

@@ -73,8 +73,7 @@ impl Generation<'_> {
             self.progress.add_time(in_prompt, started.elapsed());
             return settled.map(|()| None);
         }
-        let suits = drafter.as_deref().is_some_and(|drafter| context.suits(drafter));
-        self.follows = suits && self.may_draft(forward) && !self.drafter_failed;
+        self.follows = drafter.is_some() && self.may_draft(forward) && !self.drafter_failed;
         self.follow(context, drafter.as_deref_mut(), &mut probe)?;
         (self.todo.begun, self.todo.drafting) = (Some(Instant::now()), Duration::ZERO);
         if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {

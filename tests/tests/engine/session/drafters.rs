@@ -19,8 +19,13 @@ fn prompts(name: &str) -> Vec<Request> {
 
 /// Compares answers with and without drafts. Returns the number of tokens that `source` drafted.
 fn drafted_by(source: DraftSource, engine: &Engine, name: &str, mode: SpeculationMode) -> usize {
+    drafted_in(&prompts(name), source, engine, name, mode)
+}
+
+/// Does the same as [`drafted_by`] with other prompts.
+fn drafted_in(prompts: &[Request], source: DraftSource, engine: &Engine, name: &str, mode: SpeculationMode) -> usize {
     let mut drafted = 0;
-    for (at, request) in prompts(name).into_iter().enumerate() {
+    for (at, request) in prompts.iter().enumerate() {
         let plain = generate(&session(engine), Request { speculation: SpeculationMode::Off, ..request.clone() });
         let session = session(engine);
         for again in 0..2 {
@@ -66,7 +71,6 @@ fn heads_draft_on_a_device_and_change_no_text() {
     }
 }
 
-/// Assistants draft while the keys and values of the model are in RAM.
 #[test]
 fn assistants_draft_on_the_cpu_and_change_no_text() {
     for name in ["gemma4", "gemma4-e2b"] {
@@ -76,6 +80,30 @@ fn assistants_draft_on_the_cpu_and_change_no_text() {
                 Engine::open(&model(name), EngineOptions { draft: draft.clone(), kv_type, ..options() }).unwrap();
             let drafted = drafted_by(DraftSource::Model, &engine, name, SpeculationMode::SameBits);
             assert!(drafted > 20, "{name} {kv_type:?}: {drafted}");
+        }
+    }
+}
+
+/// The assistant reads copies of the keys and values on the device. Smaller budgets move some or
+/// all of them to RAM.
+#[test]
+fn assistants_draft_beside_a_device_and_change_no_text() {
+    for name in ["gemma4", "gemma4-e2b"] {
+        let draft = Some(model(name).parent().unwrap().with_file_name("assistants").join(name));
+        let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+        let engine = Engine::open(&model(name), EngineOptions { device, draft, ..options() }).unwrap();
+        let held = || match engine.device() {
+            DeviceStatus::Gpu(memory) => Some(memory.accounted),
+            _ => None,
+        };
+        eventually("a device", || held().is_some());
+        let all = held().unwrap();
+        for budget in [all, all * 9 / 10, all] {
+            engine.set_vram_budget(budget).unwrap();
+            eventually("the budget", || held().is_some_and(|held| held <= budget));
+            let some = &prompts(name)[1..3];
+            let drafted = drafted_in(some, DraftSource::Model, &engine, name, SpeculationMode::Always);
+            assert!(drafted > 20, "{name}, {budget} bytes: {drafted}");
         }
     }
 }

@@ -220,12 +220,13 @@ impl CpuAttention {
                 first = first.saturating_sub(1);
                 shape.window.length = of.seen().length.min(kv.latest_held(source).max(1));
             }
-            let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
             let of_rows = |dim: usize| rows.start * dim..rows.end * dim;
             if of.kv_from.is_none() {
+                let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
                 cpu.push_rows(&mut cache.keys, first, &self.k[of_rows(k_dim)], k_dim);
                 cpu.push_rows(&mut cache.values, first, &self.v[of_rows(v_dim)], v_dim);
             }
+            let Some(cache) = kv.readable(source) else { return Err(not_in_ram(source)) };
             let queries = Queries { q: &self.q[of_rows(q_dim)], first };
             let seen = SeenRows { keys: &cache.keys, values: &cache.values };
             cpu.attention(&shape, queries, seen, &mut self.heads[of_rows(out_dim)], &mut self.scratch);

@@ -82,7 +82,8 @@ impl KvCache {
     /// Bytes of keys and values.
     fn row_bytes(&self) -> u64 {
         let rows = |of: &super::LayerRows| {
-            of.ram.as_ref().map_or(0, KvLayer::bytes) + of.off_host.as_ref().map_or(0, |rows| rows.bytes())
+            let in_ram: u64 = of.ram.iter().chain(&of.copy).map(KvLayer::bytes).sum();
+            in_ram + of.off_host.as_ref().map_or(0, |rows| rows.bytes())
         };
         self.layers.iter().map(rows).sum()
     }
