@@ -104,11 +104,11 @@ pub struct SparsityArgs {
     #[command(flatten)]
     pub level: LevelArgs,
     /// Move neurons (or experts) that fire often in the latest text into GPU memory, in place of
-    /// colder ones [default for models that were not prepared]
+    /// colder ones [default for models with experts and for models that were not prepared]
     #[arg(long, conflicts_with = "static")]
     pub adaptive: bool,
     /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for
-    /// prepared models]
+    /// prepared models without experts]
     #[arg(long)]
     pub r#static: bool,
     /// Neither read nor write the counts of firings, with which the next run of a model that was

@@ -76,7 +76,7 @@ pub(super) fn compute_batch(
     drop(batch);
     meter.neurons().end();
     if recorded {
-        adaptation.record_tokens(rows.len());
+        adaptation.record_tokens(rows.len(), started.elapsed());
     }
     let logits = match computed {
         Ok(logits) => logits,

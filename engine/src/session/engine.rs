@@ -183,7 +183,9 @@ impl Engine {
         if let Some(counts) = &counts {
             counts.attach(&mut model);
         }
-        let adaptive = options.adaptive.unwrap_or(blind && split.is_none());
+        // A profile of experts is only a start, because each text soon needs other experts.
+        let follows = blind || model.config.experts.is_some();
+        let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));

@@ -12,6 +12,7 @@ use std::{
         mpsc::Sender,
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use super::{
@@ -120,6 +121,7 @@ fn load_on(
 ) -> Result<HybridProcessor> {
     planner.set_chunk(options.chunk);
     let mut target = gpu.arena().budget();
+    planner.adaptation.set_unified(gpu.report().kind.has_unified_memory());
     let chunk = planner.set_device(model, *gpu.caps(), target.saturating_sub(planner.reserved()))?;
     // A software driver is trusted, because it runs on the CPU itself and compiles slowly.
     if let Some(folder) = options.speeds.as_ref().filter(|_| gpu.report().kind != AdapterKind::Software) {
@@ -166,6 +168,10 @@ impl hybrid::Planner for PlacementSource {
             Granularity::Neurons => self.planner.adaptation.revise(now),
             Granularity::Layers | Granularity::Frequency => None,
         })
+    }
+
+    fn uploaded(&mut self, bytes: u64, time: Duration) {
+        self.planner.adaptation.record_move(bytes, time);
     }
 
     fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {

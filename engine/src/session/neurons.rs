@@ -2,7 +2,7 @@
 //! probe that records them.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     time::Duration,
 };
 
@@ -68,12 +68,17 @@ impl NeuronFrequencies {
 /// Adapts the hot set to firings while adaptation is on. Only the engine thread uses it, through
 /// the planner and the probe.
 #[derive(Debug, Default)]
-pub(super) struct HotSetAdaptation(Mutex<Option<Follower>>);
+pub(super) struct HotSetAdaptation {
+    follower: Mutex<Option<Follower>>,
+    /// True if the device uses the CPU's memory. Exchanging experts then saves no time, because
+    /// both processors read the same memory.
+    unified: AtomicBool,
+}
 
 impl HotSetAdaptation {
     /// Turns adaptation on, or turns it off and forgets the firings.
     pub fn switch(&self, on: bool, model: &Model, recall: f32) {
-        let mut follower = self.0.lock();
+        let mut follower = self.follower.lock();
         if on != follower.is_some() {
             let options = FollowOptions { recall, ..FollowOptions::default() };
             *follower = on.then(|| Follower::new(model, options));
@@ -82,40 +87,63 @@ impl HotSetAdaptation {
 
     /// True while adaptation is on.
     pub fn is_on(&self) -> bool {
-        self.0.lock().is_some()
+        self.follower.lock().is_some()
+    }
+
+    /// Sets whether the device uses the CPU's memory.
+    pub fn set_unified(&self, unified: bool) {
+        self.unified.store(unified, SeqCst);
+    }
+
+    /// True if the firings of a chunk are counted. The experts that a prompt chooses say little
+    /// about those of the answer, so prompts do not count in models with experts.
+    pub fn counts(&self, in_prompt: bool) -> bool {
+        let useless = in_prompt || self.unified.load(SeqCst);
+        self.follower.lock().as_ref().is_some_and(|follower| !(useless && follower.has_experts()))
+    }
+
+    /// Counts a move of `bytes` to the device that took `time`.
+    pub fn record_move(&self, bytes: u64, time: Duration) {
+        if let Some(follower) = &mut *self.follower.lock() {
+            follower.add_move(bytes, time);
+        }
     }
 
     /// Counts the firings of one layer of a chunk.
     pub fn record_layer(&self, firing: &LayerFiring<'_>) {
-        if let Some(follower) = &mut *self.0.lock() {
+        if let Some(follower) = &mut *self.follower.lock() {
             follower.add_firing(firing);
         }
     }
 
-    /// Counts the tokens of a chunk, after its layers.
-    pub fn record_tokens(&self, tokens: usize) {
-        if let Some(follower) = &mut *self.0.lock() {
-            follower.add_tokens(tokens);
+    /// Counts the tokens of a chunk that took `time`, after its layers.
+    pub fn record_tokens(&self, tokens: usize, time: Duration) {
+        if let Some(follower) = &mut *self.follower.lock() {
+            follower.add_tokens(tokens, time);
         }
     }
 
-    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held back.
-    pub fn record_draft(&self, masks: &DraftMasks, drawn: usize) {
-        if let Some(follower) = &mut *self.0.lock() {
+    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held back. The pass
+    /// took `time`.
+    pub fn record_draft(&self, masks: &DraftMasks, drawn: usize, time: Duration) {
+        if let Some(follower) = &mut *self.follower.lock() {
             masks.firings(drawn).for_each(|firing| follower.add_firing(&firing));
-            follower.add_tokens(drawn);
+            follower.add_tokens(drawn, time);
         }
     }
 
     /// A placement with some neurons swapped, if the firings justify it.
     pub fn revise(&self, now: &Placement) -> Option<Placement> {
-        self.0.lock().as_mut()?.revise(now)
+        let mut follower = self.follower.lock();
+        let follower = follower.as_mut()?;
+        let useless = follower.has_experts() && self.unified.load(SeqCst);
+        if useless { None } else { follower.revise(now) }
     }
 
     /// The threshold corrections and the recall check for the next token; empty while adaptation is
     /// off.
     pub fn threshold_correction(&self) -> ThresholdCorrection {
-        self.0.lock().as_mut().map(Follower::threshold_correction).unwrap_or_default()
+        self.follower.lock().as_mut().map(Follower::threshold_correction).unwrap_or_default()
     }
 }
 

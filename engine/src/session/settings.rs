@@ -67,8 +67,8 @@ pub struct EngineOptions {
     /// predictors that do, and [`EngineOptions::adaptive`] corrects them to keep it.
     pub recall: f32,
     /// True to swap neurons that fired often lately for colder ones in VRAM, and to correct
-    /// predictors at run time. `None` does so for models without a profile, unless `split` chooses
-    /// the neurons.
+    /// predictors at run time. `None` does so for models with experts and for models without a
+    /// profile, unless `split` chooses the neurons.
     pub adaptive: Option<bool>,
     /// Folder for firing counts, kept between runs to plan models without a profile. `None` keeps
     /// no counts.

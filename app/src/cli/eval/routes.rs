@@ -8,7 +8,9 @@ use thermocline_engine::{
     eval::plot::{Axis, Curve, Figure, Panel, svg},
     placement::{Machine, WORTHWHILE_EXPERTS},
     runtime::Forward,
-    sparsity::routes::{ExpertSpeeds, Locality, Policy, Replay, RouteLayer, Routes, record, replay, synthetic},
+    sparsity::routes::{
+        ExpertSpeeds, HotSetVerdict, Locality, Policy, Replay, RouteLayer, Routes, record, replay, synthetic,
+    },
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
@@ -22,12 +24,16 @@ use thermocline_terminal::{
     progress::{ProgressUnit, TerminalProgress},
 };
 
-/// Record which experts tokens choose, and replay the choices through caches of any size and policy
+/// Record which experts tokens choose, and replay the choices through places of any number and policy
 ///
 /// The routes are recorded while the model reads a text, read from a file of an earlier run, or
-/// generated with the locality of published models. A cache has the same number of places in every
-/// layer. A missing expert is fetched or computed by the CPU, whichever is faster at the speeds
-/// below. The first quarter of the tokens warms the cache up.
+/// generated with the locality of published models. Every layer has the same number of places on the
+/// GPU.
+///
+/// static keeps the most frequent experts of the warm-up. lru and lfu fetch a missing expert or have
+/// the CPU compute it, whichever is faster at the speeds below. engine is the policy of this program,
+/// which moves experts between tokens. bound knows the future, so no policy hits more often. The
+/// first quarter of the tokens is the warm-up.
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
     /// Text whose routes are recorded
@@ -46,8 +52,7 @@ pub struct RoutesArgs {
     /// Write the routes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Places in the cache of a layer [default: from the experts per token to all experts,
-    /// doubling]
+    /// Places in each layer [default: 5 to 50 % of the experts]
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     places: Vec<usize>,
     /// GB per second of products in GPU memory
@@ -81,7 +86,7 @@ pub fn routes(args: &RoutesArgs) -> Outcome {
     let speeds = speeds(args);
     let most = routes.layers.iter().map(|layer| layer.experts).max().unwrap_or(0);
     let used = routes.layers.iter().map(|layer| layer.used).max().unwrap_or(1);
-    let slots = if args.places.is_empty() { doubling(used, most) } else { args.places.clone() };
+    let slots = if args.places.is_empty() { fractions(most) } else { args.places.clone() };
     let mut progress = TerminalProgress::new("replaying", ProgressUnit::Runs);
     let (mut replays, all) = (Vec::new(), (slots.len() * Policy::ALL.len()) as u64);
     for slots in slots {
@@ -106,8 +111,11 @@ pub fn routes(args: &RoutesArgs) -> Outcome {
     if let Some(small) = replays.iter().filter(|of| of.too_small).map(|of| of.slots).max() {
         writeln!(
             out,
-            "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), so such a cache is not worthwhile"
+            "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), which is not worthwhile"
         )?;
+    }
+    if let Some(verdict) = HotSetVerdict::of(&replays) {
+        writeln!(out, "\n{}", told(verdict))?;
     }
     write(args.csv.as_ref(), || csv(&replays))?;
     write(args.svg.as_ref(), || svg(&figure(&routes.source, &replays)))
@@ -160,12 +168,18 @@ fn speeds(args: &RoutesArgs) -> ExpertSpeeds {
     }
 }
 
-/// `from`, doubled repeatedly, and finally `to`.
-fn doubling(from: usize, to: usize) -> Vec<usize> {
-    let mut sizes: Vec<usize> =
-        std::iter::successors(Some(from.max(1)), |size| Some(2 * size)).take_while(|size| *size < to).collect();
-    sizes.push(to);
+/// 5 to 50 % of `experts`, without repetitions.
+fn fractions(experts: usize) -> Vec<usize> {
+    let sizes = [5, 10, 15, 20, 30, 40, 50].map(|percent| (experts * percent).div_ceil(100));
+    let mut sizes: Vec<usize> = sizes.into_iter().filter(|size| *size > 0).collect();
+    sizes.dedup();
     sizes
+}
+
+/// The sentence of a verdict.
+fn told(HotSetVerdict { follows, ratio }: HotSetVerdict) -> String {
+    let choice = if follows { "a hot set that follows the text" } else { "a static hot set (--static)" };
+    format!("this model: {choice}; following the text gives {ratio:.2} times the speed of a static hot set")
 }
 
 fn rows(replays: &[Replay]) -> TextTable {
@@ -223,10 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_double_from_the_experts_of_a_token_to_all() {
-        assert_eq!(doubling(8, 128), [8, 16, 32, 64, 128]);
-        assert_eq!(doubling(3, 10), [3, 6, 10]);
-        assert_eq!(doubling(4, 4), [4]);
+    fn sizes_are_five_to_fifty_percent_of_the_experts() {
+        assert_eq!(fractions(512), [26, 52, 77, 103, 154, 205, 256]);
+        assert_eq!(fractions(8), [1, 2, 3, 4]);
+        assert_eq!(fractions(0), [0; 0]);
+        let verdict = |follows| told(HotSetVerdict { follows, ratio: 1.25 });
+        assert!(verdict(true).contains("follows the text;") && verdict(false).contains("--static"));
     }
 
     #[test]

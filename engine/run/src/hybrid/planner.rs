@@ -1,6 +1,6 @@
 //! The interface of a planner, which decides which parts of a model are resident.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use crate::placement::{Placement, Streaming};
 use thermocline_base::error::Result;
@@ -34,6 +34,11 @@ pub trait Planner: Debug + Send {
     fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {
         let _ = (model, budget);
         Ok(None)
+    }
+
+    /// Counts an upload of `bytes` that took `time`.
+    fn uploaded(&mut self, bytes: u64, time: Duration) {
+        let _ = (bytes, time);
     }
 
     /// Most bytes to upload in one call of `settle`.

@@ -2,7 +2,7 @@
 //! uploaded a limited number of bytes at a time. Until then the CPU computes everything that is not
 //! resident.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Instant};
 
 use super::{
     planner::Moved,
@@ -202,8 +202,13 @@ impl Residency for HybridProcessor {
             return Ok(false);
         }
         let bytes = self.planner.as_ref().map_or(u64::MAX, |planner| planner.bytes_per_move());
+        let started = Instant::now();
+        let moved = self.advance(model, caches, bytes)?;
+        if let Some(planner) = self.planner.as_mut().filter(|_| moved.bytes > 0) {
+            planner.uploaded(moved.bytes, started.elapsed());
+        }
         // Once all wanted parts are resident, the streaming buffer may use the rest of the budget.
-        Ok(self.advance(model, caches, bytes)?.more || self.streaming_due)
+        Ok(moved.more || self.streaming_due)
     }
 
     fn resident(&self, model: &Model) -> Option<Resident> {

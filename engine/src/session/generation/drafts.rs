@@ -105,7 +105,7 @@ impl Generation<'_> {
         context.truncate(first + accepted);
         meter.neurons().end_draft(1 + accepted);
         if self.recorded {
-            adaptation.record_draft(&self.draft_masks, 1 + accepted);
+            adaptation.record_draft(&self.draft_masks, 1 + accepted, self.todo.pass_time());
         }
         let TokenQueue { drafting, .. } = self.todo;
         let source = self.todo.planned.take().unwrap_or(DraftSource::Lookup);

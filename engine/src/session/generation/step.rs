@@ -85,10 +85,12 @@ impl Generation<'_> {
         }
         // True only if the prompt has opened thoughts and the budget allows none.
         let spent_thoughts = self.spent_thoughts();
-        let probe = if self.recorded { probe.with_adaptation(adaptation) } else { probe };
+        let counted = self.recorded && adaptation.counts(in_prompt);
+        let probe = if counted { probe.with_adaptation(adaptation) } else { probe };
+        let pass_started = Instant::now();
         let computed = self.compute(chunk, context, forward, probe, meter);
-        if self.todo.drafted == 0 && self.recorded {
-            adaptation.record_tokens(chunk.len);
+        if self.todo.drafted == 0 && counted {
+            adaptation.record_tokens(chunk.len, pass_started.elapsed());
         }
         let computed = computed.inspect_err(|_| self.drop_drafts())?;
         if !self.report_computed(chunk, &computed, events)? {

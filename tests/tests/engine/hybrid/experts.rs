@@ -1,5 +1,7 @@
 //! MoE models with some resident experts.
 
+use std::time::Duration;
+
 use thermocline_engine::{
     model::Activation,
     sparsity::migration::{FollowOptions, Follower},
@@ -308,7 +310,7 @@ fn migration_makes_frequent_experts_resident_without_changing_logits() {
         let got = forward.run(&[*id], &mut kv, Outputs::Last, &mut Tells(Arc::clone(&follower))).unwrap();
         let error = relative(got, &wanted[at * n_vocab..(at + 1) * n_vocab]);
         assert!(error <= 1e-4, "token {at}: {error}");
-        follower.lock().unwrap().add_tokens(1);
+        follower.lock().unwrap().add_tokens(1, Duration::ZERO);
         settle(&mut forward, &mut [&mut kv]).unwrap();
         assert_eq!(gpu.arena().used_for(Purpose::Ffn), used, "token {at}: as many places as before");
     }

@@ -1,6 +1,8 @@
 //! Measures the benefit of adaptive placement: the fraction of firings that hit a hot neuron, token
 //! by token, while the text changes its topic. Compares a static hot set with an adaptive one.
 
+use std::time::Duration;
+
 use super::{FollowOptions, Follower, follower::units};
 use thermocline_base::error::{Error, Result};
 use thermocline_model::{Ffn, mask};
@@ -106,7 +108,7 @@ pub fn follow(
                 hits.adaptive += common_bits(fired, &moving[layer]);
                 follower.add_firing(&LayerFiring { layer, tokens: 1, fired, ..LayerFiring::default() });
             }
-            follower.add_tokens(1);
+            follower.add_tokens(1, Duration::ZERO);
             let before = follower.moved();
             if let Some(revised) = follower.revise(&placement) {
                 placement = revised;

@@ -1,6 +1,8 @@
 //! Adaptive placement of a whole model, token by token.
 
-use super::{DecayedCounts, ExpertScores, RecallControl, exchange, exchange_experts, token_bucket::TokenBucket};
+use std::time::Duration;
+
+use super::{DecayedCounts, ExpertScores, RecallControl, exchange, token_bucket::TokenBucket};
 use thermocline_base::telemetry::neurons::LayerFiring;
 use thermocline_model::{Ffn, FfnWeights, Model};
 use thermocline_run::{placement::Placement, runtime::ThresholdCorrection};
@@ -13,7 +15,10 @@ pub struct FollowOptions {
     /// Standard deviations by which a neuron's count must exceed the count of the neuron that it
     /// replaces.
     pub certainty: f32,
-    /// Most bytes sent to the device per token, on average.
+    /// Fraction of a token's time in which exchanges may use the bus. The bytes follow from the
+    /// measured times of tokens and of earlier moves.
+    pub bus_share: f64,
+    /// Most bytes sent to the device per token, on average, before a move has been measured.
     pub bytes_per_token: u64,
     /// Like `bytes_per_token`, for a model with experts. Experts are larger than neurons, and a
     /// text soon needs other experts.
@@ -29,6 +34,7 @@ impl Default for FollowOptions {
         FollowOptions {
             half_life: 96.0,
             certainty: 3.5,
+            bus_share: 0.04,
             bytes_per_token: 1 << 20,
             expert_bytes_per_token: 8 << 20,
             recall: 0.95,
@@ -38,8 +44,6 @@ impl Default for FollowOptions {
 
 /// Tokens from one revision of a layer to the next.
 const PERIOD: usize = 8;
-/// Tokens from one revision of a layer to the next, for models with experts.
-const EXPERT_PERIOD: usize = 2;
 /// Converts observed firings into revised placements and corrections of the predictors' thresholds.
 #[derive(Debug)]
 pub struct Follower {
@@ -90,7 +94,7 @@ impl Follower {
         if let Some(layer) = self.layers.get_mut(at) {
             layer.experts = Some((ExpertScores::new(layer.counts.units(), frequency), 0));
             let largest = self.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0);
-            self.bucket = TokenBucket::new(self.options.expert_bytes_per_token, largest);
+            self.bucket = TokenBucket::new(self.options.expert_bytes_per_token, self.options.bus_share, largest);
         }
     }
 
@@ -105,7 +109,7 @@ impl Follower {
 
     fn with(layers: Vec<FollowedLayer>, options: FollowOptions) -> Self {
         let largest = layers.iter().map(|layer| layer.bytes).max().unwrap_or(0);
-        let bucket = TokenBucket::new(options.bytes_per_token, largest);
+        let bucket = TokenBucket::new(options.bytes_per_token, options.bus_share, largest);
         Follower { options, layers, bucket, next: 0, next_check: 0, moved: 0 }
     }
 
@@ -132,9 +136,20 @@ impl Follower {
         }
     }
 
-    /// Adds the bytes that `tokens` complete tokens allow to move.
-    pub fn add_tokens(&mut self, tokens: usize) {
-        self.bucket.accrue(tokens);
+    /// Adds the bytes that `tokens` complete tokens of one pass allow to move. The pass took `time`,
+    /// which is zero if it is unknown.
+    pub fn add_tokens(&mut self, tokens: usize, time: Duration) {
+        self.bucket.accrue(tokens, time);
+    }
+
+    /// Adds a move of `bytes` to the device that took `time`.
+    pub fn add_move(&mut self, bytes: u64, time: Duration) {
+        self.bucket.add_move(bytes, time);
+    }
+
+    /// True if the model has MoE layers.
+    pub fn has_experts(&self) -> bool {
+        self.layers.iter().any(|layer| layer.experts.is_some())
     }
 
     /// Returns the placement `now` with a few exchanged units, or `None` if nothing should change.
@@ -142,9 +157,14 @@ impl Follower {
     pub fn revise(&mut self, now: &Placement) -> Option<Placement> {
         let layers = self.layers.len().min(now.hot.len());
         let mut revised: Option<Placement> = None;
-        let period = if self.layers.iter().any(|layer| layer.experts.is_some()) { EXPERT_PERIOD } else { PERIOD };
+        // Experts are revised after every token, because the next tokens soon use others.
+        let period = if self.has_experts() { 1 } else { PERIOD };
         for _ in 0..layers.div_ceil(period) {
             let at = self.next % layers;
+            // The next revision goes on with the layer that the bytes did not reach.
+            if self.has_experts() && self.bucket.affordable(self.layers[at].bytes.max(1)) == 0 {
+                break;
+            }
             self.next += 1;
             let layer = &mut self.layers[at];
             if let Some((_, slots)) = &mut layer.experts {
@@ -155,7 +175,7 @@ impl Follower {
             }
             let most = self.bucket.affordable(layer.bytes);
             let exchanges = match &layer.experts {
-                Some((experts, _)) => exchange_experts(experts.best(), &now.hot[at], most),
+                Some((experts, _)) => experts.exchanges(&now.hot[at], most, self.options.certainty),
                 None => exchange(&layer.counts, &now.hot[at], most, self.options.certainty),
             };
             if exchanges.is_empty() {

@@ -1,7 +1,7 @@
 //! Scores of a layer's experts between "least recently used" and "least frequently used". Simulated
 //! hits choose the mixture.
 
-use super::DecayedCounts;
+use super::{DecayedCounts, SlotExchange, exchange, exchange_experts};
 use thermocline_model::mask;
 
 /// Half-lives of a choice's weight, in tokens. With a half-life of one token, scores order experts
@@ -23,6 +23,8 @@ pub struct ExpertScores {
     /// Recent hits of each cache.
     hits: [f32; 4],
     followed: usize,
+    /// Most experts that one token has chosen.
+    used: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -42,7 +44,7 @@ impl ExpertScores {
         });
         let cache = ShadowCache { members: Vec::new(), holds: vec![false; experts] };
         // Begins with a half-life of 64 tokens, until the text shows that another is better.
-        ExpertScores { counts, caches: std::array::from_fn(|_| cache.clone()), hits: [0.0; 4], followed: 2 }
+        ExpertScores { counts, caches: std::array::from_fn(|_| cache.clone()), hits: [0.0; 4], followed: 2, used: 0 }
     }
 
     /// Returns the number of experts.
@@ -54,6 +56,7 @@ impl ExpertScores {
     /// hot set.
     pub fn add_token(&mut self, chosen: &[u32], slots: usize) {
         let keep = 0.5f32.powf(1.0 / MEMORY);
+        self.used = self.used.max(chosen.iter().map(|bits| bits.count_ones() as usize).sum());
         let experts = self.experts() as u32;
         let is_in = |expert: u32| mask::contains(chosen, expert as usize);
         for ((counts, cache), hits) in self.counts.iter_mut().zip(&mut self.caches).zip(&mut self.hits) {
@@ -73,6 +76,19 @@ impl ExpertScores {
     /// Returns the counts of the half-life in use. The experts to keep have the largest counts.
     pub fn best(&self) -> &DecayedCounts {
         &self.counts[self.followed]
+    }
+
+    /// Returns at most `most` exchanges between the experts `hot` and the others, the most useful
+    /// first. The experts of one token replace each other in fewer slots than a token has experts.
+    /// Such slots therefore keep the most frequent experts, which are exchanged only with
+    /// `certainty` ([`exchange`]).
+    pub fn exchanges(&self, hot: &[u32], most: usize, certainty: f32) -> Vec<SlotExchange> {
+        let [.., frequent] = &self.counts;
+        if hot.len() < self.used {
+            exchange(frequent, hot, most, certainty)
+        } else {
+            exchange_experts(self.best(), hot, most)
+        }
     }
 
     /// Returns the half-life in use, in tokens.

@@ -1,5 +1,7 @@
 //! Tests of adaptive placement on a synthetic text that changes its topic.
 
+use std::time::Duration;
+
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::*;
@@ -83,7 +85,7 @@ impl Run {
                 let fired = topic.token(layer, &mut self.rng);
                 self.follower.add_firing(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
             }
-            self.follower.add_tokens(1);
+            self.follower.add_tokens(1, Duration::ZERO);
             let Some(revised) = self.follower.revise(&self.placement) else { return 0 };
             let mut exchanged = 0;
             for (layer, (old, new)) in self.placement.hot.iter().zip(&revised.hot).enumerate() {
@@ -153,7 +155,7 @@ fn experts_are_exchanged_by_how_often_they_are_chosen() {
     for token in 1..=400 {
         let (fired, chosen) = (&[u32::MAX; 9][..], Some(&[0b1100][..]));
         follower.add_firing(&LayerFiring { layer: 0, tokens: 1, fired, chosen, ..LayerFiring::default() });
-        follower.add_tokens(1);
+        follower.add_tokens(1, Duration::ZERO);
         if let Some(revised) = follower.revise(&placement) {
             came.push(token);
             placement = revised;
@@ -210,7 +212,7 @@ fn firings_of_other_shapes_are_ignored() {
     for (layer, tokens, fired) in [(0, 2, &[1, 2][..]), (1, 1, &[1]), (7, 1, &[1, 2]), (0, 1, &[])] {
         follower.add_firing(&LayerFiring { layer, tokens, fired, complete: true, ..LayerFiring::default() });
     }
-    follower.add_tokens(1);
+    follower.add_tokens(1, Duration::ZERO);
     assert_eq!(follower.revise(&Placement::default()), None);
     assert_eq!(follower.revise(&Placement::cpu(9)), None);
 }
