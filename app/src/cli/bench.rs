@@ -8,7 +8,7 @@ use serde_json::Value;
 use thermocline_engine::{
     bench::{self, BenchOptions, GpuEffort, Test},
     placement::Granularity,
-    runtime::{KvType, Sparsity},
+    runtime::{KvType, RoutePreference, Sparsity},
     sparsity::sidecar::SidecarAttachment,
 };
 
@@ -110,6 +110,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense",
           value_parser = named::<Sparsity>(Sparsity::ALL.map(Sparsity::name)))]
     pub(super) sparsity: Vec<Sparsity>,
+    /// Prefer experts that are in GPU memory while generating tokens, as in run
+    #[arg(long, value_name = "near=L,drop=F", default_value = "exact")]
+    routes: RoutePreference,
     /// Put as much of the model into GPU memory as --vram allows, in these pieces; the CPU computes
     /// the rest [default: the whole model]
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
@@ -183,6 +186,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         effort: if args.quick { QUICK } else { GpuEffort::default() },
         speeds: Folders::detect().map(|folders| folders.cache),
         stream_prompts: args.stream_prompts,
+        routes: args.routes,
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),

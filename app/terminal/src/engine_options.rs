@@ -12,7 +12,7 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions, Tier, adapters},
     model::Model,
     placement::PlanInputs,
-    runtime::{Forward, KvType, Sparsity},
+    runtime::{Forward, KvType, RoutePreference, Sparsity},
     session::{
         DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, LoadStage, SparsityChoice,
         SparsityReport, load_on_device,
@@ -111,6 +111,12 @@ pub struct SparsityArgs {
     /// prepared models without experts]
     #[arg(long)]
     pub r#static: bool,
+    /// Prefer experts that are in GPU memory while generating tokens, which is faster and changes
+    /// answers. near: fraction of the range of a router's values that is added for such experts.
+    /// drop: leaves out other experts whose weight is below this fraction of an equal share
+    /// [default: exact]
+    #[arg(long, value_name = "near=L,drop=F")]
+    pub routes: Option<RoutePreference>,
     /// Neither read nor write the counts of firings, with which the next run of a model that was
     /// not prepared begins with the hot neurons of this run. The counts are in the folder `counts`
     /// of the program's data and contain no text
@@ -201,6 +207,7 @@ pub fn open_engine(
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or_default(),
         adaptive: sparsity.adaptive(),
+        routes: sparsity.routes.unwrap_or_default(),
         counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
         split: sparsity.split.clone(),
         stream_prompts: sparsity.stream_prompts,

@@ -14,7 +14,7 @@ use thermocline_lab::{
 use thermocline_model::LoadOptions;
 use thermocline_run::{
     placement::Granularity,
-    runtime::{DEFAULT_CHUNK, KvType, Sparsity},
+    runtime::{DEFAULT_CHUNK, KvType, RoutePreference, Sparsity},
 };
 
 /// One test of a benchmark.
@@ -57,6 +57,8 @@ pub struct BenchOptions {
     pub sparsity: Sparsity,
     /// Level of input sparsity, for all modes except dense.
     pub level: Option<f32>,
+    /// Preference of routers for resident experts while tokens are generated.
+    pub routes: RoutePreference,
     /// Encoding of cached keys and values.
     pub kv_type: KvType,
     /// Number of prompt tokens computed at once.
@@ -82,6 +84,7 @@ impl Default for BenchOptions {
             stream_prompts: None,
             sparsity: Sparsity::Dense,
             level: None,
+            routes: RoutePreference::OFF,
             kv_type: KvType::default(),
             chunk: DEFAULT_CHUNK,
             load: LoadOptions::default(),

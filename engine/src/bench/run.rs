@@ -97,6 +97,7 @@ impl<'a> Bench<'a> {
         };
         forward.set_chunk(options.chunk);
         forward.set_sparsity(options.sparsity);
+        forward.set_routes(options.routes);
         Ok(Bench { options, forward, device })
     }
 

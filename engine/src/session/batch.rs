@@ -15,7 +15,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::{Meter, neurons::BegunToken},
 };
-use thermocline_run::runtime::{Forward, KvCache};
+use thermocline_run::runtime::{Forward, KvCache, RoutePreference};
 
 /// A generation of a batch, and its token to compute.
 pub(super) struct BatchRow<'r, 'g> {
@@ -55,6 +55,10 @@ pub(super) fn compute_batch(
         neurons.begin_each(rows.iter().map(begun), true);
         probe = probe.with_recorder(neurons);
     }
+    let mut routes = rows.first().map_or(RoutePreference::OFF, |row| row.generation.routes);
+    routes.frozen = rows.iter().any(|row| row.generation.routes.frozen);
+    forward.set_routes(routes);
+    adaptation.hold(routes.frozen && !routes.is_off());
     let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
     for BatchRow { context, generation, token, .. } in rows.iter_mut() {
         let Some(kv) = context.kv_mut() else {

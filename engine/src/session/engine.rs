@@ -212,6 +212,7 @@ impl Engine {
             recall: options.recall,
             kv_budget: options.kv_budget,
             chunk: options.chunk,
+            routes: options.routes,
             stopped: StopCell::default(),
         });
         let of_drafter = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));

@@ -21,7 +21,10 @@ use thermocline_base::{
 };
 use thermocline_lab::sparsity::KeptCounts;
 use thermocline_model::Model;
-use thermocline_run::{placement::Resident, runtime::Sparsity};
+use thermocline_run::{
+    placement::Resident,
+    runtime::{RoutePreference, Sparsity},
+};
 use thermocline_text::{ChatTemplate, Tokenizer};
 
 /// The state that an engine's handles and its thread share.
@@ -40,6 +43,8 @@ pub(super) struct EngineState {
     /// Largest number of bytes of all caches; `None` for no limit.
     pub kv_budget: Option<u64>,
     pub chunk: usize,
+    /// Preference of routers for resident experts while tokens are decoded.
+    pub routes: RoutePreference,
     pub stopped: StopCell,
 }
 

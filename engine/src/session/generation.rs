@@ -35,7 +35,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::{Meter, Telemetry, neurons::DraftMasks},
 };
-use thermocline_run::runtime::Forward;
+use thermocline_run::runtime::{Forward, RoutePreference};
 use thermocline_text::{EncodeOptions, Tokenizer, tools::CallSplitter};
 
 /// A request in progress. Each step computes a chunk of the queued tokens. Once no tokens are left,
@@ -71,6 +71,8 @@ pub(super) struct Generation<'a> {
     draft_masks: DraftMasks,
     /// Hidden states of the latest pass, `[tokens, d_model]`, for a draft head.
     states: Vec<f32>,
+    /// Preference of routers for resident experts. It is frozen for an answer with a given seed.
+    pub(super) routes: RoutePreference,
     /// True if a drafter follows the generation.
     follows: bool,
     /// True if the drafter has failed in this generation.
@@ -200,6 +202,7 @@ impl<'a> Generation<'a> {
             lookup,
             draft_masks: DraftMasks::default(),
             states: Vec::new(),
+            routes: RoutePreference { frozen: request.sampling.seed.is_some(), ..state.routes },
             follows: false,
             drafter_failed: false,
             todo: TokenQueue {

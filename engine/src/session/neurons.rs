@@ -73,6 +73,8 @@ pub(super) struct HotSetAdaptation {
     /// True if the device uses the CPU's memory. Exchanging experts then saves no time, because
     /// both processors read the same memory.
     unified: AtomicBool,
+    /// True while an answer depends on the experts that are resident.
+    held: AtomicBool,
 }
 
 impl HotSetAdaptation {
@@ -93,6 +95,12 @@ impl HotSetAdaptation {
     /// Sets whether the device uses the CPU's memory.
     pub fn set_unified(&self, unified: bool) {
         self.unified.store(unified, SeqCst);
+    }
+
+    /// Keeps the hot set as it is while `held`, for an answer with a seed whose routes prefer
+    /// resident experts.
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, SeqCst);
     }
 
     /// True if the firings of a chunk are counted. The experts that a prompt chooses say little
@@ -123,8 +131,8 @@ impl HotSetAdaptation {
         }
     }
 
-    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held back. The pass
-    /// took `time`.
+    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held back. The
+    /// pass took `time`.
     pub fn record_draft(&self, masks: &DraftMasks, drawn: usize, time: Duration) {
         if let Some(follower) = &mut *self.follower.lock() {
             masks.firings(drawn).for_each(|firing| follower.add_firing(&firing));
@@ -137,7 +145,7 @@ impl HotSetAdaptation {
         let mut follower = self.follower.lock();
         let follower = follower.as_mut()?;
         let useless = follower.has_experts() && self.unified.load(SeqCst);
-        if useless { None } else { follower.revise(now) }
+        if useless || self.held.load(SeqCst) { None } else { follower.revise(now) }
     }
 
     /// The threshold corrections and the recall check for the next token; empty while adaptation is

@@ -18,7 +18,7 @@ use thermocline_lab::sparsity::sidecar::SidecarChoice;
 use thermocline_model::{Activation, ModelConfig};
 use thermocline_run::{
     placement::{Machine, PlanInputs, PowerInferSplit},
-    runtime::{KvType, Sparsity},
+    runtime::{KvType, RoutePreference, Sparsity},
 };
 
 /// Longest default context in tokens. It is enough for a conversation, and its cache fits next to a
@@ -70,6 +70,8 @@ pub struct EngineOptions {
     /// predictors at run time. `None` does so for models with experts and for models without a
     /// profile, unless `split` chooses the neurons.
     pub adaptive: Option<bool>,
+    /// Preference of routers for resident experts while tokens are decoded. It changes answers.
+    pub routes: RoutePreference,
     /// Folder for firing counts, kept between runs to plan models without a profile. `None` keeps
     /// no counts.
     pub counts: Option<PathBuf>,
@@ -144,6 +146,7 @@ impl Default for EngineOptions {
             level: None,
             recall: 0.95,
             adaptive: None,
+            routes: RoutePreference::OFF,
             counts: None,
             split: None,
             stream_prompts: None,

@@ -205,6 +205,10 @@ fn routes_are_recorded_kept_and_replayed() {
     let made = thermocline(&made).ok();
     assert!(made.contains("up to 8 places") && made.contains("not worthwhile"), "{made}");
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 3 * 5);
+    let price = ["eval", "routes", "-m", model, "--text", &path("text"), "--tokens", "12", "--price", "--csv", &csv];
+    let priced = thermocline(&price).ok();
+    assert!(priced.contains("KL [nats]") && priced.contains("0.75"), "{priced}");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 5 * 4);
     std::fs::write(&routes, "noise").unwrap();
     let told = thermocline(&["eval", "routes", "--in", &routes]).refusal();
     assert!(told.contains("recorded routes"), "{told}");

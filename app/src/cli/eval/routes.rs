@@ -5,7 +5,12 @@ use std::{fmt::Write as _, fs, io::Write as _, path::PathBuf, sync::Arc};
 use clap::Args;
 use thermocline_engine::{
     cpu::Cpu,
-    eval::plot::{Axis, Curve, Figure, Panel, svg},
+    eval::{
+        RoutePrice,
+        plot::{Axis, Curve, Figure, Panel, svg},
+        priced_preferences, route_price,
+    },
+    model::Model,
     placement::{Machine, WORTHWHILE_EXPERTS},
     runtime::Forward,
     sparsity::routes::{
@@ -24,16 +29,17 @@ use thermocline_terminal::{
     progress::{ProgressUnit, TerminalProgress},
 };
 
-/// Record which experts tokens choose, and replay the choices through places of any number and policy
+/// Record which experts tokens choose, and replay the choices through places of any number and
+/// policy
 ///
 /// The routes are recorded while the model reads a text, read from a file of an earlier run, or
-/// generated with the locality of published models. Every layer has the same number of places on the
-/// GPU.
+/// generated with the locality of published models. Every layer has the same number of places on
+/// the GPU.
 ///
-/// static keeps the most frequent experts of the warm-up. lru and lfu fetch a missing expert or have
-/// the CPU compute it, whichever is faster at the speeds below. engine is the policy of this program,
-/// which moves experts between tokens. bound knows the future, so no policy hits more often. The
-/// first quarter of the tokens is the warm-up.
+/// static keeps the most frequent experts of the warm-up. lru and lfu fetch a missing expert or
+/// have the CPU compute it, whichever is faster at the speeds below. engine is the policy of this
+/// program, which moves experts between tokens. bound knows the future, so no policy hits more
+/// often. The first quarter of the tokens is the warm-up.
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
     /// Text whose routes are recorded
@@ -64,6 +70,10 @@ pub struct RoutesArgs {
     /// GB per second of transfers to the GPU
     #[arg(long, value_name = "GB/s")]
     bus_speed: Option<f64>,
+    /// Decode --text with routes that prefer resident experts (--routes near=L,drop=F of run and
+    /// others), and show what each preference costs and saves
+    #[arg(long, requires = "text")]
+    price: bool,
     /// Write the table to a CSV file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -79,6 +89,9 @@ pub struct RoutesArgs {
 /// Runs the command.
 pub fn routes(args: &RoutesArgs) -> Outcome {
     report::check(args.csv.iter().chain(&args.svg).chain(&args.out))?;
+    if args.price {
+        return price(args);
+    }
     let routes = source(args)?;
     if let Some(path) = &args.out {
         routes.write(path)?;
@@ -139,6 +152,16 @@ fn source(args: &RoutesArgs) -> Outcome<Routes> {
         return Err(Failure::usage("expected routes: --text FILE, --in FILE or --synthetic NUMBERS"));
     }
     let model = Arc::new(args.model.open_model()?);
+    let texts = texts(args, &model)?;
+    let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+    let all: usize = texts.iter().map(|text| text.len()).sum();
+    let mut forward = Forward::new(model, Cpu::new(&args.cpu.options())?);
+    let mut progress = TerminalProgress::new("reading", ProgressUnit::Tokens);
+    Ok(record(&mut forward, &texts, &mut |done| progress.set(done as u64, all as u64))?)
+}
+
+/// The tokens of the texts.
+fn texts(args: &RoutesArgs, model: &Model) -> Outcome<Vec<Vec<u32>>> {
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
     let mut texts = Vec::new();
     for path in &args.text {
@@ -147,11 +170,56 @@ fn source(args: &RoutesArgs) -> Outcome<Routes> {
         tokens.truncate(args.tokens);
         texts.push(tokens);
     }
+    Ok(texts)
+}
+
+/// Shows the price of every preference, with the fewest of --places or a fifth of the experts on
+/// the GPU.
+fn price(args: &RoutesArgs) -> Outcome {
+    let model = Arc::new(args.model.open_model()?);
+    let texts = texts(args, &model)?;
     let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
-    let all: usize = texts.iter().map(|text| text.len()).sum();
-    let mut forward = Forward::new(model, Cpu::new(&args.cpu.options())?);
-    let mut progress = TerminalProgress::new("reading", ProgressUnit::Tokens);
-    Ok(record(&mut forward, &texts, &mut |done| progress.set(done as u64, all as u64))?)
+    let fifth = model.config.experts.map_or(0, |experts| experts.count.div_ceil(5));
+    let slots = args.places.iter().copied().min().unwrap_or(fifth);
+    let preferences = priced_preferences();
+    let tokens: usize = texts.iter().map(|text| text.len()).sum();
+    let (all, mut prices) = ((tokens * preferences.len()) as u64, Vec::new());
+    let mut progress = TerminalProgress::new("decoding", ProgressUnit::Tokens);
+    for (at, preference) in preferences.into_iter().enumerate() {
+        let mut show = |done: usize| progress.set((at * tokens + done) as u64, all);
+        prices.push(route_price(&model, Cpu::new(&args.cpu.options())?, &texts, slots, preference, &mut show)?);
+    }
+    drop(progress);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}: {tokens} tokens, {slots} experts of each layer on the GPU\n", model.config.name)?;
+    out.write_all(price_rows(&prices).text().as_bytes())?;
+    write(args.csv.as_ref(), || price_csv(&prices))
+}
+
+fn price_rows(prices: &[RoutePrice]) -> TextTable {
+    let heads = ["near", "drop", "perplexity", "KL [nats]", "misses/token", "left out/token", "MB moved/token"];
+    let mut rows = TextTable::new(&heads);
+    for of in prices {
+        rows.row([
+            of.near.to_string(),
+            of.drop.to_string(),
+            format!("{:.4}", of.perplexity),
+            format!("{:.5}", of.kld.max(0.0)),
+            format!("{:.2}", of.misses),
+            format!("{:.2}", of.dropped),
+            format!("{:.3}", of.moved / 1e6),
+        ]);
+    }
+    rows
+}
+
+fn price_csv(prices: &[RoutePrice]) -> String {
+    let mut text = "near,drop,perplexity,kld,misses_per_token,dropped_per_token,bytes_per_token\r\n".to_owned();
+    for RoutePrice { near, drop, perplexity, kld, misses, dropped, moved } in prices {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{near},{drop},{perplexity:.5},{kld:.6},{misses:.4},{dropped:.4},{moved:.1}\r\n");
+    }
+    text
 }
 
 /// Returns the given speeds, and those of a typical machine for the others.

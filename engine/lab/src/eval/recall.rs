@@ -234,7 +234,7 @@ impl ObservedLayer<'_> {
         };
         let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
-        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: normed, residual, tokens })?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs::new(normed, residual, tokens))?;
         let mut latents = Vec::new();
         let (x, width) = match &moe.latent {
             Some(latent) => {

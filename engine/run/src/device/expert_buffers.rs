@@ -8,6 +8,7 @@ use super::{
     expert_matrices::ExpertMatrices,
     ffn::{FfnBuffers, FfnShape},
 };
+use crate::runtime::LayerPreference;
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{
     Buffer, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, Gpu, GpuMatrix, MatmulOutput, Op, Recorder, params, pitch,
@@ -26,7 +27,8 @@ pub(crate) struct ExpertBuffers {
     /// ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if it is not resident).
     pub ids: Buffer,
     pub slots: Buffer,
-    /// `[pairs]` f32: the expert's router weight.
+    /// `[pairs]` f32: the expert's router weight. Behind the pairs of a pass: the range of the
+    /// router's values for each token.
     pub router_weights: Buffer,
     pub groups: ExpertPairs,
     /// One row per pair.
@@ -131,7 +133,7 @@ impl ExpertBuffers {
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
         let ids = loader.scratch("chosen experts", pairs)?;
         let slots = loader.scratch("slots of chosen experts", pairs)?;
-        let router_weights = loader.scratch("router weights", pairs)?;
+        let router_weights = loader.scratch("router weights", pairs + chunk)?;
         let groups = ExpertPairs::new(gpu, &slots, pairs, experts.count)?;
         let routed = FfnShape { n_ff: experts.n_ff, gated: shape.gated, limit: shape.limit };
         let ffn = FfnBuffers::new(loader, pairs, routed)?;
@@ -236,7 +238,7 @@ impl ExpertBuffers {
     }
 
     /// Records the router's choice.
-    pub fn route(&self, recorder: &mut Recorder, op: &Op, tokens: usize) {
+    pub fn route(&self, recorder: &mut Recorder, op: &Op, tokens: usize, preference: Option<LayerPreference<'_>>) {
         let router = self.experts.router;
         let groups = router.groups.map_or([0; 3], |groups| [groups.count, groups.used, groups.best].map(|n| n as u32));
         let params = params::Route {
@@ -249,6 +251,9 @@ impl ExpertBuffers {
             groups_used: groups[1],
             groups_best: groups[2],
             scale: router.scale,
+            always: preference.map_or(0, |preference| preference.always as u32),
+            lift: preference.map_or(0.0, |preference| preference.lift),
+            own: preference.map_or(0.0, |preference| preference.own),
         };
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }

@@ -29,6 +29,8 @@ pub(crate) struct ExpertPass<'a> {
     fired: Option<FiredMasks<'a>>,
     /// True if cold experts are streamed, so that the device computes all experts.
     streams: bool,
+    /// True if the ranges of the router's values are handed over.
+    ranges: bool,
 }
 
 /// Cold experts of a layer that pass through the streaming buffer.
@@ -49,11 +51,12 @@ struct FiredMasks<'a> {
 
 impl<'a> ExpertPass<'a> {
     /// Starts a pass after the experts have been chosen. Observers do not see hidden values of
-    /// experts on a device.
-    pub fn new(experts: &'a ResidentExperts, pass: &Pass<'_>) -> Self {
+    /// experts on a device. With `ranges`, the router prefers resident experts, and the ranges of
+    /// its values are handed over.
+    pub fn new(experts: &'a ResidentExperts, pass: &Pass<'_>, ranges: bool) -> Self {
         let skips = experts.rule.skips(pass.sparsity, pass.is_single(), false);
         let threshold = skips.gate_threshold().filter(|_| experts.rule.gated);
-        ExpertPass { experts, tokens: pass.tokens.len(), threshold, fired: None, streams: false }
+        ExpertPass { experts, tokens: pass.tokens.len(), threshold, fired: None, streams: false, ranges }
     }
 
     /// Records all of an FFN whose experts are all resident. Fired masks go to `log`, if the
@@ -217,10 +220,12 @@ impl<'a> ExpertPass<'a> {
 }
 
 impl ResidentPass for ExpertPass<'_> {
-    /// The chosen experts and their router weights.
+    /// The chosen experts, their router weights, and the ranges of the router's values behind
+    /// these.
     fn handed_over<'s>(&'s self, _: &'s Registers) -> Vec<(&'s Buffer, u64, u64)> {
-        let buffers = &self.experts.buffers;
-        [&buffers.ids, &buffers.router_weights].map(|buffer| (buffer, 0, self.pair_bytes())).to_vec()
+        let (buffers, of_tokens) = (&self.experts.buffers, (self.tokens * 4) as u64);
+        let weights = self.pair_bytes() + if self.ranges { of_tokens } else { 0 };
+        vec![(&buffers.ids, 0, self.pair_bytes()), (&buffers.router_weights, 0, weights)]
     }
 
     fn record(&mut self, segment: &mut Segment, observed: bool) -> Result<()> {

@@ -21,8 +21,8 @@ pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: 
     let split = ffns.iter().filter(|ffn| !ffn.is_whole());
     let bytes = split.map(|ffn| match ffn {
         DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
-        // The experts that tokens use, and their router weights.
-        DeviceFfn::Experts(experts) => rows + 2 * (chunk * experts.experts.used * 4) as u64,
+        // The experts that tokens use, their router weights, and the ranges of the router's values.
+        DeviceFfn::Experts(experts) => rows + (chunk * (2 * experts.experts.used + 1) * 4) as u64,
         DeviceFfn::Absent => 0,
         DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,
     });

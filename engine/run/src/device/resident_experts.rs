@@ -18,6 +18,7 @@ use super::{
     slot_table::SlotTable,
     streamed_experts::StreamedExperts,
 };
+use crate::runtime::LayerPreference;
 use thermocline_base::{
     error::{Error, Result},
     telemetry::neurons::LayerNeurons,
@@ -284,18 +285,18 @@ impl ResidentExperts {
     }
 
     /// Records the router's choice for the first `tokens` rows.
-    pub fn route(&self, recorder: &mut Recorder, tokens: usize) {
+    pub fn route(&self, recorder: &mut Recorder, tokens: usize, preference: Option<LayerPreference<'_>>) {
         if let Some(norm) = &self.router_norm {
             norm.record(recorder, tokens, false);
         }
         self.router.record(recorder, tokens);
-        self.buffers.route(recorder, &self.route, tokens);
+        self.buffers.route(recorder, &self.route, tokens, preference);
     }
 
     /// Records the router's choice as a part of the FFN, unless it was recorded before the FFN.
-    pub fn route_late(&self, recorder: &mut Recorder, tokens: usize) {
+    pub fn route_late(&self, recorder: &mut Recorder, tokens: usize, preference: Option<LayerPreference<'_>>) {
         if !self.routes_early {
-            self.route(recorder, tokens);
+            self.route(recorder, tokens, preference);
         }
     }
 

@@ -13,7 +13,8 @@ use crate::{
         registers::{Registers, unpad},
     },
     runtime::{
-        ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, Pass, PredictionSource, TokenInputs,
+        ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, HeldExperts, LayerInputs, Pass, PredictionSource,
+        Processor, TokenInputs,
     },
 };
 use thermocline_base::error::Result;
@@ -41,8 +42,13 @@ pub(crate) enum ColdPart<'a> {
         /// True if neurons that the predictor excludes are skipped.
         predicted: bool,
     },
-    /// The chosen experts that are not resident. The mask holds the resident experts.
-    Experts(&'a [u32]),
+    /// The chosen experts that are not resident.
+    Experts {
+        /// Mask of the resident experts.
+        resident: &'a [u32],
+        /// Number of tokens whose ranges of the router's values are handed over.
+        ranges: usize,
+    },
     /// The whole FFN.
     Whole,
 }
@@ -64,6 +70,9 @@ struct HandedOver {
     /// For experts: the pairs' experts and their router weights, `[tokens, used]`.
     ids: Vec<u32>,
     router_weights: Vec<f32>,
+    /// For experts: the ranges of the router's values, `[tokens]`, if routers prefer resident
+    /// experts.
+    ranges: Vec<f32>,
     /// For a whole FFN: the residual stream, `[tokens, d_model]`.
     residual: Vec<f32>,
 }
@@ -71,23 +80,22 @@ struct HandedOver {
 impl CpuShare {
     /// Starts without cold neurons in any of `n_layer` layers.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {
-        CpuShare {
-            cpu: CpuProcessor::new(cpu),
-            ffn: CpuFfn::default(),
-            neurons: vec![Vec::new(); n_layer],
-            handed_over: HandedOver::default(),
-        }
+        let mut cpu = CpuProcessor::new(cpu);
+        cpu.hold_experts(HeldExperts::None);
+        CpuShare { cpu, ffn: CpuFfn::default(), neurons: vec![Vec::new(); n_layer], handed_over: HandedOver::default() }
     }
 
     /// Reads the `bytes` that the device has handed over for `part` after the FFN's input.
     pub fn receive(&mut self, part: ColdPart<'_>, bytes: &[u8], registers: &Registers) {
-        let HandedOver { predicted, ids, router_weights, residual } = &mut self.handed_over;
+        let HandedOver { predicted, ids, router_weights, ranges, residual } = &mut self.handed_over;
         match part {
             ColdPart::Neurons { .. } => copy(bytes, predicted),
-            ColdPart::Experts(_) => {
-                let (chosen, weights) = bytes.split_at(bytes.len() / 2);
+            ColdPart::Experts { ranges: tokens, .. } => {
+                let (pairs, of_tokens) = bytes.split_at(bytes.len() - tokens * size_of::<f32>());
+                let (chosen, weights) = pairs.split_at(pairs.len() / 2);
                 copy(chosen, ids);
                 copy(weights, router_weights);
+                copy(of_tokens, ranges);
             }
             ColdPart::Whole => unpad(bytes, registers.row_bytes() as usize, registers.d_model, residual),
         }
@@ -107,7 +115,7 @@ impl CpuShare {
             ColdPart::Neurons { ffn: weights, predicted } => {
                 self.compute_neurons(pass, ffn, weights, predicted, input, out)
             }
-            ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, input, out),
+            ColdPart::Experts { resident, .. } => self.compute_experts(pass, ffn, resident, input, out),
             ColdPart::Whole => self.compute_whole(pass, ffn, input, out),
         }
     }
@@ -161,12 +169,22 @@ impl CpuShare {
         out: &mut [f32],
     ) -> Result<FiringEntry> {
         let (layer, tokens) = (ffn.layer, pass.tokens.len());
-        let HandedOver { ids, router_weights, .. } = &mut self.handed_over;
+        let HandedOver { ids, router_weights, ranges, .. } = &mut self.handed_over;
         if pass.probe.wants_router() {
             pass.probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
         }
-        let is_resident = |id: &&mut u32| mask::contains(resident, **id as usize);
-        ids.iter_mut().filter(is_resident).for_each(|id| *id = NO_NEURON);
+        let preference = self.cpu.preferences.with_resident(pass, layer, resident);
+        let (used, mut dropped) = (ids.len() / tokens.max(1), 0);
+        for (pair, (id, weight)) in ids.iter_mut().zip(&*router_weights).enumerate() {
+            let expert = *id as usize;
+            let is_dropped = preference.as_ref().is_some_and(|of| of.drops(pair % used, expert, *weight));
+            dropped += usize::from(is_dropped);
+            if is_dropped || mask::contains(resident, expert) {
+                *id = NO_NEURON;
+            }
+        }
+        pass.probe.dropped_experts(layer, dropped);
+        self.cpu.preferences.add_ranges(pass, layer, ranges);
         let mut entry = FiringEntry::new(layer, tokens);
         if ids.iter().all(|id| *id == NO_NEURON) {
             return Ok(entry);
@@ -197,11 +215,12 @@ impl CpuShare {
         };
         let work = ColdWork { any: true, ..ColdWork::default() };
         let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
-        let Pass { model, tokens, states, separate, sparsity, correction, times, ref mut probe, .. } = *pass;
+        let Pass { model, tokens, states, separate, sparsity, correction, routes, times, ref mut probe, .. } = *pass;
         let neurons = ffn.kind.neurons().count();
         let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
+        let probe = &mut deferred;
         let mut pass =
-            Pass { model, tokens, states, inputs: None, separate, sparsity, correction, times, probe: &mut deferred };
+            Pass { model, tokens, states, inputs: None, separate, sparsity, correction, routes, times, probe };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }

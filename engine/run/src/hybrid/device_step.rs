@@ -42,7 +42,8 @@ impl DeviceModel {
             BoundOperation::Route { ffn, experts, from } => {
                 let tokens = pass.tokens.len();
                 if let DeviceFfn::Experts(resident) = &self.ffns[step.layer - self.layers.range().start] {
-                    resident.route(self.layers.segment.recorder(), tokens);
+                    let preference = cold.cpu.preferences.with_resident(pass, step.layer, &resident.slots.resident);
+                    resident.route(self.layers.segment.recorder(), tokens, preference);
                     return Ok(());
                 }
                 self.layers.read_register(from, 0..tokens)?;
@@ -70,8 +71,10 @@ impl DeviceModel {
                 split.run_neurons(neurons, weights, streaming_buffer.as_mut().filter(|_| streams && tokens > 1))?;
             }
             (DeviceFfn::Experts(experts), FfnKind::Experts(weights)) => {
-                experts.route_late(split.layers.segment.recorder(), tokens);
-                let resident = ExpertPass::new(experts, split.pass);
+                let held = &experts.slots.resident;
+                let preference = split.cold.cpu.preferences.with_resident(split.pass, layer, held);
+                experts.route_late(split.layers.segment.recorder(), tokens, preference);
+                let resident = ExpertPass::new(experts, split.pass, preference.is_some());
                 let buffer = streaming_buffer.as_mut().filter(|_| streams && tokens > 1);
                 match experts.streamed.as_ref().zip(buffer) {
                     _ if experts.slots.is_whole() => {
@@ -83,7 +86,10 @@ impl DeviceModel {
                         let stream = ExpertStream { buffer, streamed, matrices };
                         resident.record_streamed(&mut split.layers.segment, split.pass, layer, split.log, stream)?;
                     }
-                    None => split.run(resident, ColdPart::Experts(&experts.slots.resident))?,
+                    None => {
+                        let ranges = if preference.is_some() { tokens } else { 0 };
+                        split.run(resident, ColdPart::Experts { resident: held, ranges })?;
+                    }
                 }
             }
             _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency, Sequences, Shortlist,
-    Sparsity, ThresholdCorrection,
+    CpuProcessor, HeldExperts, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency,
+    RoutePreference, Sequences, Shortlist, Sparsity, ThresholdCorrection,
     scratch::{grow, held_bytes},
 };
 use thermocline_base::error::{Error, Result};
@@ -54,6 +54,7 @@ pub struct Forward {
     chunk: usize,
     sparsity: Sparsity,
     correction: ThresholdCorrection,
+    routes: RoutePreference,
     /// See [`Forward::same_bits`].
     same_bits: usize,
     /// Logits, or hidden states.
@@ -81,6 +82,7 @@ impl Forward {
             chunk: DEFAULT_CHUNK,
             sparsity,
             correction,
+            routes: RoutePreference::OFF,
             same_bits,
             logits: Vec::new(),
             states: Vec::new(),
@@ -173,6 +175,17 @@ impl Forward {
     /// [`Forward::top`].
     pub fn correct_thresholds(&mut self, correction: ThresholdCorrection) {
         self.correction = correction;
+    }
+
+    /// Sets the preference of routers for resident experts in the next passes of single tokens and
+    /// of [`Forward::run_batch`]. Longer passes of [`Forward::run`] are exact.
+    pub fn set_routes(&mut self, routes: RoutePreference) {
+        self.routes = routes;
+    }
+
+    /// Sets the experts that routers prefer on a processor without a device.
+    pub fn hold_experts(&mut self, held: HeldExperts) {
+        self.processor.hold_experts(held);
     }
 
     /// The model and, if the processor has one, its residency on a device: budget, placement, and
@@ -313,11 +326,12 @@ impl Forward {
             return Err(Error::invalid("batch", format!("1 to {most} tokens"), tokens.len()));
         }
         let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
-        let Forward { model, processor, sparsity, correction, logits, states, .. } = self;
+        let Forward { model, processor, sparsity, correction, routes, logits, states, .. } = self;
         let logits = grow(logits, wanted, "logits")?;
         let mut sequences = Sequences::separate(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
         let separate = tokens.len() > 1;
-        let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
+        let (sparsity, routes) = (*sparsity, *routes);
+        let mut pass = Pass { separate, sparsity, correction, routes, ..Pass::new(model, &tokens, probe) };
         let done = layers(&mut **processor, &mut pass, &mut sequences)
             .and_then(|()| report_states(&mut **processor, &mut pass, states))
             .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
@@ -374,7 +388,7 @@ impl Forward {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let chunk = self.chunk().min(kv.longest_pass());
-        let Forward { model, processor, sparsity, correction, logits, top, states, .. } = self;
+        let Forward { model, processor, sparsity, correction, routes, logits, top, states, .. } = self;
         let d_model = model.config.d_model;
         let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
         let (mut rest, mut written) = (inputs.tokens, 0);
@@ -384,6 +398,9 @@ impl Forward {
             let of_part = inputs.states.map(|states| &states[begun * d_model..][..part.len() * d_model]);
             let mut pass =
                 Pass { states: of_part, sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            if pass.is_single() {
+                pass.routes = *routes;
+            }
             layers(&mut **processor, &mut pass, &mut sequences)?;
             report_states(&mut **processor, &mut pass, states)?;
             let rows = match wanted {

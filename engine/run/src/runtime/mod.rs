@@ -19,6 +19,7 @@ mod recurrent_layer;
 mod recurrent_state;
 mod residency;
 mod rotary;
+mod route_preference;
 pub(crate) mod scratch;
 mod sequences;
 mod shortlist;
@@ -44,6 +45,8 @@ pub use recurrent_layer::RecurrentState;
 pub use recurrent_state::MOST_PLANES;
 pub use residency::Residency;
 pub use rotary::Rotary;
+pub use route_preference::{HeldExperts, RoutePreference, always_taken};
+pub(crate) use route_preference::{LayerPreference, LayerPreferences};
 pub use sequences::Sequences;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
 

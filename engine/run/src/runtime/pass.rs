@@ -1,6 +1,6 @@
 //! A pass: the computation of one chunk of tokens, and its settings.
 
-use super::Probe;
+use super::{Probe, RoutePreference};
 use thermocline_model::{Model, SkipRule, Skips, Sparsity};
 
 /// Corrections of the layers' predictor thresholds, used while the predictors' recall is checked
@@ -39,6 +39,8 @@ pub struct Pass<'a> {
     pub sparsity: Sparsity,
     /// Correction of the predictors' thresholds.
     pub correction: &'a ThresholdCorrection,
+    /// Preference of routers for resident experts.
+    pub routes: RoutePreference,
     /// True if layers are timed on a device ([`Probe::wants_times`]).
     pub times: bool,
     /// The observer.
@@ -58,6 +60,7 @@ impl<'a> Pass<'a> {
             separate: false,
             sparsity: Sparsity::Dense,
             correction: &NONE,
+            routes: RoutePreference::OFF,
             times,
             probe,
         }

@@ -140,6 +140,12 @@ pub trait Probe {
     fn router(&mut self, layer: usize, chosen: &[usize]) {
         let _ = (layer, chosen);
     }
+
+    /// Receives how many of a pass's chosen experts were left out
+    /// ([`RoutePreference::drop`](super::RoutePreference::drop)).
+    fn dropped_experts(&mut self, layer: usize, count: usize) {
+        let _ = (layer, count);
+    }
 }
 
 impl Probe for () {}

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Pass, Residency, Sequences};
+use super::{HeldExperts, KvCache, KvType, Pass, Residency, Sequences};
 use thermocline_base::error::Result;
 use thermocline_cpu::Isa;
 use thermocline_model::{BoundStep, Model, Sparsity};
@@ -94,6 +94,11 @@ pub trait Processor: Debug + Send {
     /// between two passes.
     fn expect_sparsity(&mut self, mode: Sparsity) {
         let _ = mode;
+    }
+
+    /// Sets the experts that routers prefer on a processor without a device.
+    fn hold_experts(&mut self, held: HeldExperts) {
+        let _ = held;
     }
 
     /// The residency of the model on a device, if the processor has one.

@@ -19,7 +19,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::Meter,
 };
-use thermocline_run::runtime::{Forward, Probe, Sparsity};
+use thermocline_run::runtime::{Forward, Probe, RoutePreference, Sparsity};
 
 /// Largest number of logits (32 MiB) computed at once for a prompt's log probabilities.
 const LOGITS_OF_CHUNK: usize = 8 << 20;
@@ -87,6 +87,9 @@ impl Generation<'_> {
         let spent_thoughts = self.spent_thoughts();
         let counted = self.recorded && adaptation.counts(in_prompt);
         let probe = if counted { probe.with_adaptation(adaptation) } else { probe };
+        let routes = if in_prompt { RoutePreference::OFF } else { self.routes };
+        forward.set_routes(routes);
+        adaptation.hold(self.routes.frozen && !self.routes.is_off());
         let pass_started = Instant::now();
         let computed = self.compute(chunk, context, forward, probe, meter);
         if self.todo.drafted == 0 && counted {

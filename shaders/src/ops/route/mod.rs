@@ -1,8 +1,10 @@
-//! The choice of a token's experts: `ids[t] = the used experts with the largest score(logits[t])
-//! (+ bias)`, largest first, for `logits: [tokens, experts]`, and their router weights
-//! `scale * score(logits[t, id]) (/ sum of the chosen scores) (* scale_of[id])`. The score is a
-//! softmax over all or over the chosen experts, a sigmoid, or SparseMixer. The choice may be
-//! restricted to the best groups of experts.
+//! The choice of a token's experts: `ids[t] = the used experts with the largest score(logits[t]) (+
+//! bias)`, largest first, for `logits: [tokens, experts]`, and their router weights `scale *
+//! score(logits[t, id]) (/ sum of the chosen scores) (* scale_of[id])`. The score is a softmax over
+//! all or over the chosen experts, a sigmoid, or SparseMixer. The choice may be restricted to the
+//! best groups of experts. With `always > 0`, that many experts are chosen so, and the others by
+//! their values plus `lift + own * range` for experts on the device. The range `max - min` of a
+//! token's values then follows the router weights.
 
 use std::cmp::Ordering;
 
@@ -36,6 +38,12 @@ params! {
         groups_best: u32,
         /// Factor on the router weights.
         scale: f32,
+        /// Experts that are chosen by their own values if others are preferred. 0: no preference.
+        always: u32,
+        /// Added to the values of experts on the device.
+        lift: f32,
+        /// Fraction of the range of the token's values that is added, too.
+        own: f32,
     }
 }
 
@@ -58,6 +66,10 @@ struct RouteSample {
     /// that rank it. 0: no groups.
     groups: [usize; 3],
     scale: f32,
+    /// Experts chosen by their own values, and the preference for experts on the device.
+    always: usize,
+    lift: f32,
+    own: f32,
 }
 
 /// Indices in descending order of the values. Of equal values, the first comes first. NaN is last.
@@ -76,9 +88,21 @@ fn mixed(logits: &[f64], chosen: &[usize], rank: usize) -> f64 {
     1.0 / others.map(|(_, logit)| (logit - best).exp()).sum::<f64>()
 }
 
-/// The chosen experts of a token, and their router weights. `bias` and `factors` have one value per
-/// expert.
-fn oracle(logits: &[f64], used: usize, router: &RouteSample, [bias, factors]: [&[f32]; 2]) -> (Vec<usize>, Vec<f64>) {
+/// The experts that a token uses.
+struct RoutedToken {
+    chosen: Vec<usize>,
+    router_weights: Vec<f64>,
+    /// Range of the values by which they were chosen.
+    range: f64,
+}
+
+/// Every third expert is not on the device.
+fn is_away(expert: usize) -> bool {
+    expert % 3 == 2
+}
+
+/// The chosen experts of a token. `bias` and `factors` have one value per expert.
+fn oracle(logits: &[f64], used: usize, router: &RouteSample, [bias, factors]: [&[f32]; 2]) -> RoutedToken {
     let top = logits.iter().copied().fold(f64::MIN, f64::max);
     let all: f64 = logits.iter().map(|logit| (logit - top).exp()).sum();
     let score = |logit: f64| match router.score {
@@ -95,10 +119,17 @@ fn oracle(logits: &[f64], used: usize, router: &RouteSample, [bias, factors]: [&
     if router.bias {
         choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += f64::from(*bias));
     }
+    let range = choice.iter().copied().fold(f64::MIN, f64::max) - choice.iter().copied().fold(f64::MAX, f64::min);
     if let Some(len) = logits.len().checked_div(groups) {
         let sum = |group: &[f64]| descending(group)[..best].iter().map(|at| group[*at]).sum();
         let sums: Vec<f64> = choice.chunks_exact(len).map(sum).collect();
         descending(&sums)[groups_used..].iter().for_each(|group| choice[group * len..][..len].fill(f64::MIN));
+    }
+    if router.always > 0 {
+        let first = descending(&choice)[..router.always.min(used)].to_vec();
+        let lifted = choice.iter_mut().enumerate().filter(|(expert, value)| !is_away(*expert) && **value > f64::MIN);
+        lifted.for_each(|(_, value)| *value += f64::from(router.lift) + f64::from(router.own) * range);
+        first.iter().rev().zip(1..).for_each(|(expert, place)| choice[*expert] = 1e9 * f64::from(place));
     }
     let chosen = descending(&choice)[..used].to_vec();
     let weight = |(rank, expert): (usize, &usize)| match router.score {
@@ -112,12 +143,22 @@ fn oracle(logits: &[f64], used: usize, router: &RouteSample, [bias, factors]: [&
         let factor = if router.scaled { factors[*expert] } else { 1.0 };
         *weight *= f64::from(router.scale) / sum * f64::from(factor);
     }
-    (chosen, weights)
+    RoutedToken { chosen, router_weights: weights, range }
 }
 
 /// Every score, alone and with each option.
 fn routers() -> Vec<RouteSample> {
-    let plain = RouteSample { score: 0, bias: false, scaled: false, renormalise: true, groups: [0; 3], scale: 1.5 };
+    let plain = RouteSample {
+        score: 0,
+        bias: false,
+        scaled: false,
+        renormalise: true,
+        groups: [0; 3],
+        scale: 1.5,
+        always: 0,
+        lift: 0.0,
+        own: 0.0,
+    };
     let of_score = |score| {
         [(false, false), (false, true), (true, false)].into_iter().flat_map(move |(bias, scaled)| {
             [true, false].map(|renormalise| RouteSample { score, bias, scaled, renormalise, ..plain })
@@ -131,7 +172,16 @@ fn routers() -> Vec<RouteSample> {
             ..router
         })
     });
-    (0..4).flat_map(of_score).chain(grouped).collect()
+    let exact: Vec<RouteSample> = (0..4).flat_map(of_score).chain(grouped).collect();
+    // Values of scores are below 1, and logits are larger.
+    let preferring =
+        exact.iter().filter(|router| !router.scaled).zip([1, 2].into_iter().cycle()).map(|(router, always)| {
+            let by_scores = router.bias || router.groups[0] > 0;
+            let lift = if by_scores && router.score % 2 == 0 { 0.05 } else { 2.5 };
+            let (lift, own) = if always == 1 { (lift, 0.0) } else { (0.0, 0.3) };
+            RouteSample { always, lift, own, ..*router }
+        });
+    exact.iter().copied().chain(preferring).collect()
 }
 
 /// Few and many experts, in workgroups that are smaller and larger. One token has equal logits, and
@@ -167,12 +217,15 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
 
 fn case(logits: &[f32], [experts, used]: [usize; 2], workgroup: u32, router: &RouteSample) -> KernelCase {
     let (bias, factors) = (noise(experts, 77), noise(experts, 78));
-    // Every third expert is not on the device.
-    let place_of: Vec<u32> = (0..experts as u32).map(|e| if e % 3 == 2 { NO_NEURON } else { e / 3 }).collect();
+    let place_of: Vec<u32> = (0..experts).map(|e| if is_away(e) { NO_NEURON } else { e as u32 / 3 }).collect();
     let rows = logits.chunks_exact(experts + MARGIN).map(|row| wide(&row[..experts]));
     let rows = rows.map(|logits| oracle(&logits, used, router, [&bias, &factors]));
-    let (chosen, weights): (Vec<_>, Vec<_>) = rows.unzip();
-    let (chosen, weights) = (chosen.concat(), weights.concat());
+    let rows: Vec<RoutedToken> = rows.collect();
+    let chosen = rows.iter().flat_map(|row| row.chosen.iter().copied()).collect::<Vec<_>>();
+    let mut weights = rows.iter().flat_map(|row| row.router_weights.iter().copied()).collect::<Vec<_>>();
+    if router.always > 0 {
+        weights.extend(rows.iter().map(|row| row.range));
+    }
     let places: Vec<u32> = chosen.iter().map(|expert| place_of[*expert]).collect();
     let ids: Vec<u32> = chosen.iter().map(|expert| *expert as u32).collect();
     let [pitch, tokens, used32, experts32] = sizes([experts + MARGIN, ids.len() / used, used, experts]);
@@ -187,8 +240,12 @@ fn case(logits: &[f32], [experts, used]: [usize; 2], workgroup: u32, router: &Ro
         groups_used,
         groups_best,
         scale: router.scale,
+        always: router.always as u32,
+        lift: router.lift,
+        own: router.own,
     };
     let before = vec![NO_NEURON; ids.len()];
+    let weights_before = vec![NO_NEURON; weights.len()];
     let case = KernelCase::new("route", workgroup, params, [tokens + 1, 1, 1])
         .named(format!("{used} of {experts} experts, {workgroup} invocations, {router:?}"))
         .set("SCORE", router.score)
@@ -201,7 +258,7 @@ fn case(logits: &[f32], [experts, used]: [usize; 2], workgroup: u32, router: &Ro
         .becomes_words(&ids)
         .input(&before)
         .becomes_words(&places)
-        .input(&before);
+        .input(&weights_before);
     // Weights from NaN depend on the driver.
     let case = if weights.iter().any(|weight| weight.is_nan()) { case } else { case.becomes(&weights, CLOSE) };
     case.input(&factors)

@@ -9,10 +9,12 @@
 // scores the first wins, and NaN is last. With `groups`, only experts of `groups_used` groups are
 // chosen: the groups with the largest sums of their `groups_best` best. Router weights are scores
 // without bias. They are divided by their sum with `renormalise`, and multiplied by `scale` and,
-// with SCALED, by the expert's own factor.
-// ids, places and router_weights are [tokens, used]. An expert's place, from `place_of`, tells
-// where its weights are on the device. One workgroup per token. The rank of an expert is the number
-// of experts that precede it.
+// with SCALED, by the expert's own factor. ids, places and router_weights are [tokens, used]. An
+// expert's place, from `place_of`, tells where its weights are on the device. With `always`, that
+// many experts are chosen first. `lift + own * range` is then added to the choices of experts on
+// the device, and the other experts are chosen. The range of each token's choices follows the
+// router weights. One workgroup per token. The rank of an expert is the number of experts that
+// precede it.
 #include "lane.wgsl"
 #include "order.wgsl"
 #include "reduce.wgsl"
@@ -21,6 +23,8 @@
 override SCORE: u32 = 0u;
 override BIAS: bool = false;
 override SCALED: bool = false;
+// Place of an expert that is not on the device.
+const NO_NEURON: u32 = 0xffffffffu;
 const MOST_EXPERTS: u32 = 512u;
 const MOST_USED: u32 = 32u;
 const MOST_GROUPS: u32 = 64u;
@@ -40,6 +44,10 @@ const NEARLY: f32 = 0.02;
 
 var<workgroup> choices: array<f32, MOST_EXPERTS>;
 var<workgroup> keys: array<u32, MOST_EXPERTS>;
+// Keys after the preference for experts on the device.
+var<workgroup> lifted: array<u32, MOST_EXPERTS>;
+// The range of the token's choices.
+var<workgroup> range: f32;
 var<workgroup> group_keys: array<u32, MOST_GROUPS>;
 var<workgroup> chosen: array<u32, MOST_USED>;
 var<workgroup> tops: array<f32, WORKGROUP_SIZE>;
@@ -84,6 +92,40 @@ fn keep_best_groups(lane: u32, experts: u32) {
         }
     }
     workgroupBarrier();
+}
+
+// Sets the keys to those of the lifted choices. The experts with the `always` largest choices stay
+// first, and hidden experts stay hidden. All invocations must call it.
+fn prefer_resident(lane: u32, experts: u32, lift: f32) {
+    for (var e = lane; e < experts; e += WORKGROUP_SIZE) {
+        let place = place_among(e, 0u, experts);
+        var key = keys[e];
+        if place < params.always {
+            key = 0xffffffffu - place;
+        } else if key != 0u && place_of[e] != NO_NEURON {
+            key = order_of(bitcast<u32>(choices[e] + lift));
+        }
+        lifted[e] = key;
+    }
+    workgroupBarrier();
+    for (var e = lane; e < experts; e += WORKGROUP_SIZE) {
+        keys[e] = lifted[e];
+    }
+    workgroupBarrier();
+}
+
+// The range of all finite choices.
+fn range_of_choices(experts: u32) -> f32 {
+    var low = 3.4e38;
+    var high = -3.4e38;
+    for (var e = 0u; e < experts; e += 1u) {
+        let choice = choices[e];
+        if abs(choice) < 3.4e38 {
+            low = min(low, choice);
+            high = max(high, choice);
+        }
+    }
+    return max(high - low, 0.0);
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
@@ -134,8 +176,16 @@ fn route(
         keys[e] = order_of(bitcast<u32>(choice));
     }
     workgroupBarrier();
+    if params.always != 0u && lane.index == 0u {
+        range = range_of_choices(experts);
+        router_weights[params.tokens * params.used + token] = range;
+    }
     if params.groups != 0u {
         keep_best_groups(lane.index, experts);
+    }
+    if params.always != 0u && params.lift + params.own > 0.0 {
+        let lift = params.lift + params.own * workgroupUniformLoad(&range);
+        prefer_resident(lane.index, experts, lift);
     }
     for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
         let place = place_among(e, 0u, experts);

@@ -7,6 +7,7 @@ mod firing;
 mod latent_experts;
 mod moving;
 mod placements;
+mod preferred_routes;
 mod recurrent;
 mod same_bits;
 mod streamed_experts;

@@ -136,8 +136,8 @@ impl Follower {
         }
     }
 
-    /// Adds the bytes that `tokens` complete tokens of one pass allow to move. The pass took `time`,
-    /// which is zero if it is unknown.
+    /// Adds the bytes that `tokens` complete tokens of one pass allow to move. The pass took
+    /// `time`, which is zero if it is unknown.
     pub fn add_tokens(&mut self, tokens: usize, time: Duration) {
         self.bucket.accrue(tokens, time);
     }

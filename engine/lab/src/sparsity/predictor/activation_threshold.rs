@@ -96,7 +96,7 @@ pub fn moe_activation_threshold(
             all.copy(PredictorInput::Residual, range.clone(), &mut stream)?;
         }
         all.copy(PredictorInput::Normed, range, &mut x)?;
-        routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: &x, residual: &stream, tokens })?;
+        routing.route(cpu, experts, norm_eps, moe, RouterInputs::new(&x, &stream, tokens))?;
         let mut sample = LayerSample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
             let is_routed = at < moe.experts.len();

@@ -34,8 +34,8 @@ impl ExpertSpeeds {
     }
 
     /// Returns the seconds of a layer. Its chosen experts have `bytes` each.
-    pub(super) fn layer(&self, bytes: f64, experts: LayerSplit) -> f64 {
-        let LayerSplit { hits, fetched, computed } = experts;
+    pub(super) fn layer(&self, bytes: f64, experts: ChosenSplit) -> f64 {
+        let ChosenSplit { hits, fetched, computed } = experts;
         let device = (hits + fetched) as f64 * bytes / self.device + fetched as f64 * bytes / self.bus;
         let cpu = computed as f64 * bytes / self.cpu;
         device.max(cpu) + if fetched + computed > 0 { self.hand_over } else { 0.0 }
@@ -43,7 +43,7 @@ impl ExpertSpeeds {
 
     /// Returns how many of `misses` to fetch for the shortest time. The CPU computes the others.
     pub(super) fn fetches(&self, bytes: f64, hits: usize, misses: usize) -> usize {
-        let seconds = |fetched: usize| self.layer(bytes, LayerSplit { hits, fetched, computed: misses - fetched });
+        let seconds = |fetched: usize| self.layer(bytes, ChosenSplit { hits, fetched, computed: misses - fetched });
         // For equal times, it fetches the fewest, to leave the bus free.
         (0..=misses).min_by(|a, b| seconds(*a).total_cmp(&seconds(*b))).unwrap_or(0)
     }
@@ -51,7 +51,7 @@ impl ExpertSpeeds {
 
 /// The chosen experts of one token in one layer, by what happens to them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LayerSplit {
+pub(super) struct ChosenSplit {
     /// On the device.
     pub hits: usize,
     /// Fetched to the device.
@@ -118,8 +118,9 @@ struct ReplayTally<'a> {
 }
 
 impl ReplayTally<'_> {
-    /// Adds one layer of a token. `arrived` experts came to the device. Returns the layer's seconds.
-    fn add(&mut self, token: usize, layer: &RouteLayer, split: LayerSplit, arrived: usize) -> f64 {
+    /// Adds one layer of a token. `arrived` experts came to the device. Returns the layer's
+    /// seconds.
+    fn add(&mut self, token: usize, layer: &RouteLayer, split: ChosenSplit, arrived: usize) -> f64 {
         let seconds = self.speeds.layer(layer.bytes as f64, split);
         if token >= self.warm {
             self.hits += split.hits;
@@ -183,7 +184,7 @@ fn replay_layer(routes: &Routes, at: usize, slots: usize, policy: Policy, tally:
         cache.count(chosen);
         // Empty slots are filled in addition. This happens only once.
         cache.admit(chosen, fetched.max(cache.free().min(misses)));
-        tally.add(token, &layer, LayerSplit { hits, fetched, computed: misses - fetched }, fetched);
+        tally.add(token, &layer, ChosenSplit { hits, fetched, computed: misses - fetched }, fetched);
     }
 }
 
@@ -192,7 +193,7 @@ fn replay_bound(routes: &Routes, at: usize, slots: usize, tally: &mut ReplayTall
     let layer = routes.layers[at];
     let bounded = bounded_hits(routes, at, slots);
     for (token, (hits, admitted)) in bounded.hits.into_iter().zip(bounded.admitted).enumerate() {
-        tally.add(token, &layer, LayerSplit { hits, fetched: 0, computed: layer.used - hits }, admitted);
+        tally.add(token, &layer, ChosenSplit { hits, fetched: 0, computed: layer.used - hits }, admitted);
     }
 }
 
@@ -220,7 +221,7 @@ fn follow(routes: &Routes, slots: usize, options: FollowOptions, tally: &mut Rep
         for (at, layer) in routes.layers.iter().enumerate() {
             let chosen = routes.chosen(at, token);
             let hits = chosen.iter().filter(|expert| held[at][usize::from(**expert)]).count();
-            let split = LayerSplit { hits, fetched: 0, computed: chosen.len() - hits };
+            let split = ChosenSplit { hits, fetched: 0, computed: chosen.len() - hits };
             seconds += tally.add(token, layer, split, std::mem::take(&mut arrived[at]));
             fired.clear();
             fired.resize(mask::words(layer.experts), 0);

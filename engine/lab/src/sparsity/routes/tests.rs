@@ -1,6 +1,6 @@
 //! Replays of generated routes with the locality of published routes.
 
-use super::{replay::LayerSplit, *};
+use super::{replay::ChosenSplit, *};
 use thermocline_base::error::Error;
 
 const SPEEDS: ExpertSpeeds = ExpertSpeeds { device: 240e9, cpu: 36e9, bus: 20e9, hand_over: 60e-6 };
@@ -10,8 +10,8 @@ fn made(locality: Locality) -> Routes {
     synthetic(LAYER, 2, 20 << 20, 1600, locality, 7).unwrap()
 }
 
-/// Returns the hit rate. The bus is so fast that every miss is fetched and every exchange is allowed,
-/// so only the policy matters.
+/// Returns the hit rate. The bus is so fast that every miss is fetched and every exchange is
+/// allowed, so only the policy matters.
 fn hit_rate(routes: &Routes, slots: usize, policy: Policy) -> f64 {
     let fast = ExpertSpeeds { bus: 1e15, device: 1e15, ..SPEEDS };
     replay(routes, slots, policy, &fast).unwrap().hit_rate
@@ -32,8 +32,8 @@ fn of_skew(skew: f64) -> Locality {
     Locality { recency: 0.0, skew, ..Locality::default() }
 }
 
-/// Routes may repeat recent experts, follow frequencies, or both. With a bus that is fast enough for
-/// every exchange, the engine's scores reach 95 % of the hits of the best policy.
+/// Routes may repeat recent experts, follow frequencies, or both. With a bus that is fast enough
+/// for every exchange, the engine's scores reach 95 % of the hits of the best policy.
 #[test]
 fn scores_of_the_engine_are_within_five_percent_of_the_best_policy() {
     let localities = [
@@ -116,7 +116,7 @@ fn misses_are_fetched_where_that_is_quicker() {
         let speeds = ExpertSpeeds { bus, cpu, ..SPEEDS };
         for (hits, misses) in [(0, 8), (4, 4), (7, 1), (8, 0)] {
             let fetched = speeds.fetches(bytes, hits, misses);
-            let seconds = |fetched| speeds.layer(bytes, LayerSplit { hits, fetched, computed: misses - fetched });
+            let seconds = |fetched| speeds.layer(bytes, ChosenSplit { hits, fetched, computed: misses - fetched });
             assert!((0..=misses).all(|other| seconds(fetched) <= seconds(other)), "{bus} {cpu} {hits} {misses}");
         }
         assert_eq!(speeds.fetches(bytes, 8, 0), 0);

@@ -104,8 +104,8 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             log.clear();
             let ids = vec![0; tokens];
             let mut pass = Pass { sparsity, ..Pass::new(&model, &ids, &mut on_gpu) };
-            ops.route_late(segment.recorder(), tokens);
-            ExpertPass::new(&ops, &pass).record_whole(&mut segment, &mut pass, 0, &mut log).unwrap();
+            ops.route_late(segment.recorder(), tokens, None);
+            ExpertPass::new(&ops, &pass, false).record_whole(&mut segment, &mut pass, 0, &mut log).unwrap();
             assert!(log.read_back(&mut segment));
             let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
             let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();

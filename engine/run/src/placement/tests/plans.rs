@@ -209,3 +209,24 @@ fn plans_on_one_memory_keep_the_budget_and_are_no_slower_than_one_processor() {
     }
     assert!(before < cpu.seconds, "the GPU is of no use");
 }
+
+/// Frequent experts of every layer get slots where hand-overs are quick. Where hand-overs were
+/// measured to be slow, the same budget goes to whole layers of experts.
+#[test]
+fn slots_in_all_layers_and_whole_layers_of_experts_are_weighed_by_measured_speeds() {
+    const EXPERTS: usize = 64;
+    let frequency = |expert| power_law(expert, EXPERTS, 8.0 / EXPERTS as f64, 0.8);
+    let layers = (0..24).map(|_| layer(EXPERTS, 400_000, 8 * MIB, SkippedRows::NotRouted, frequency));
+    let moe = profile(layers.collect(), 40 * MIB, 16 * MIB);
+    let budget = Plan::new(&moe, &Machine::typical(), Placement::all(&moe)).bytes.total() * 2 / 5;
+    let counts = |hand_over| {
+        let mut machine = Machine::typical();
+        machine.gpu.iter_mut().for_each(|gpu| gpu.hand_over = hand_over);
+        let hot = solve(&moe, &machine, budget).placement.hot;
+        let split = hot.iter().filter(|hot| (1..EXPERTS).contains(&hot.len())).count();
+        (split, hot.iter().filter(|hot| hot.len() == EXPERTS).count())
+    };
+    let (quick, slow) = (counts(20e-6), counts(400e-6));
+    assert!(quick.0 >= 20 && quick.1 == 0, "{quick:?} layers are split and whole");
+    assert!(slow.0 == 0 && slow.1 >= 6, "{slow:?} layers are split and whole");
+}

@@ -82,11 +82,17 @@ impl ExpertTask<'_> {
 impl MoeFfn {
     /// Chooses the experts of `task`, whose `x` is the router's input.
     pub fn route(&mut self, cpu: &Cpu, task: &LayerTask<'_>, weights: &ExpertWeights) -> Result<()> {
-        let LayerTask { config, x, residual, tokens, .. } = *task;
+        let LayerTask { config, x, residual, tokens, preference, .. } = *task;
         let Some(experts) = &config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "no such configuration"));
         };
-        self.routing.route(cpu, experts, config.norm_eps, weights, RouterInputs { x, residual, tokens })
+        self.routing.route(cpu, experts, config.norm_eps, weights, RouterInputs { x, residual, tokens, preference })
+    }
+
+    /// The ranges of the values that decided the last choice, `[tokens]`; empty without a
+    /// preference.
+    pub fn ranges(&self) -> &[f32] {
+        &self.routing.ranges
     }
 
     /// The matrices that the chosen experts of a single token read first.
@@ -117,6 +123,9 @@ impl MoeFfn {
         let expert_task = ExpertTask { cpu, task, weights, whole: true, observed: started.is_some() };
         if started.is_some() {
             self.firing.begin(weights.neurons(), &self.routing.chosen, task.tokens, probe.wants_strength());
+        }
+        if let Some((preference, experts)) = task.preference.as_ref().zip(task.config.experts) {
+            probe.dropped_experts(task.layer, self.routing.drop_weak(preference, experts.used));
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);

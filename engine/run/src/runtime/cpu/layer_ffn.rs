@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{
     ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, TokenInputs, experts::MoeFfn,
 };
-use crate::runtime::{LayerFiring, Probe, Sparsity, scratch::held_bytes};
+use crate::runtime::{LayerFiring, LayerPreference, Probe, Sparsity, scratch::held_bytes};
 use thermocline_base::{error::Result, telemetry::neurons::Strength};
 use thermocline_cpu::Cpu;
 use thermocline_model::{
@@ -42,6 +42,8 @@ pub(crate) struct LayerTask<'a> {
     pub separate: bool,
     /// True if the layer's experts were chosen before ([`MoeFfn::route`]).
     pub routed: bool,
+    /// Preference of the layer's router for resident experts.
+    pub preference: Option<LayerPreference<'a>>,
 }
 
 impl LayerTask<'_> {

@@ -19,7 +19,7 @@ use super::{
     state_inputs::StateInputs,
 };
 use crate::runtime::{
-    KvCache, KvType, Pass, Processor, Sequences, Sparsity,
+    HeldExperts, KvCache, KvType, LayerPreferences, Pass, Processor, Sequences, Sparsity,
     scratch::{grow, held_bytes},
     shortlist,
 };
@@ -48,6 +48,8 @@ pub struct CpuProcessor {
     /// `[n_vocab]`, used if only the largest logits are wanted.
     logits: Vec<f32>,
     calibration: InputCalibration,
+    /// Preference of routers for resident experts.
+    pub(crate) preferences: LayerPreferences,
 }
 
 impl CpuProcessor {
@@ -65,6 +67,7 @@ impl CpuProcessor {
             normed_from: Vec::new(),
             logits: Vec::new(),
             calibration: InputCalibration::default(),
+            preferences: LayerPreferences::default(),
         }
     }
 
@@ -108,6 +111,7 @@ impl CpuProcessor {
             tokens,
             separate: pass.is_separate_on_both_sides(layer),
             routed,
+            preference: None,
         }
     }
 
@@ -162,10 +166,14 @@ impl CpuProcessor {
             pass.probe.ffn_input(ffn.layer, tokens, x, residual);
         }
         let inputs = LayerInputs { x, residual: Some(residual), tokens };
-        let task = LayerTask { separate: pass.separate, ..self.task(pass, ffn, inputs) };
+        let preference = self.preferences.of(pass, ffn.layer);
+        let task = LayerTask { separate: pass.separate, preference, ..self.task(pass, ffn, inputs) };
         let dense = matches!(task.ffn, FfnKind::Dense(_));
         self.calibration.record(InputSite::Ffn, x);
         let done = self.ffn.run(&self.cpu, &task, &mut out[..n], pass.probe);
+        if !ffn.routed {
+            self.preferences.add_ranges(pass, ffn.layer, self.ffn.moe.ranges());
+        }
         if dense && done.is_ok() && self.calibration.recorded.is_some() {
             self.calibration.record(InputSite::Hidden, self.ffn.hidden());
         }
@@ -232,6 +240,10 @@ impl Processor for CpuProcessor {
 
     fn isa(&self) -> Isa {
         self.cpu.isa()
+    }
+
+    fn hold_experts(&mut self, held: HeldExperts) {
+        self.preferences.held = held;
     }
 
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {

@@ -1,13 +1,16 @@
 //! The router of an MoE layer: the experts that each token uses, and their weights.
 
 use super::{ChosenExperts, WHAT};
-use crate::runtime::scratch::{grow, held_bytes};
+use crate::runtime::{
+    LayerPreference,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
     ops::{softmax_in_place, top_k},
 };
-use thermocline_model::{ExpertGroups, ExpertWeights, Experts, Router, RouterScore};
+use thermocline_model::{ExpertGroups, ExpertWeights, Experts, Router, RouterScore, mask};
 
 /// The experts that a chunk's tokens use, and their router weights. The buffers grow to the size of
 /// the largest chunk.
@@ -23,6 +26,8 @@ pub struct Routing {
     /// no expert.
     pub(super) chosen: Vec<usize>,
     pub(super) router_weights: Vec<f32>,
+    /// `[tokens]`: the ranges of the values that decided the choices; empty without a preference.
+    pub(super) ranges: Vec<f32>,
     /// `[tokens, d]`: the router's input, if it is a norm of the residual stream.
     normed: Vec<f32>,
 }
@@ -36,6 +41,15 @@ pub struct RouterInputs<'a> {
     pub residual: &'a [f32],
     /// Tokens.
     pub tokens: usize,
+    /// Preference for resident experts.
+    pub(crate) preference: Option<LayerPreference<'a>>,
+}
+
+impl<'a> RouterInputs<'a> {
+    /// The inputs of `tokens` tokens, without a preference.
+    pub fn new(x: &'a [f32], residual: &'a [f32], tokens: usize) -> Self {
+        RouterInputs { x, residual, tokens, preference: None }
+    }
 }
 
 impl Routing {
@@ -54,12 +68,12 @@ impl Routing {
         weights: &ExpertWeights,
         inputs: RouterInputs<'_>,
     ) -> Result<()> {
-        let RouterInputs { x, residual, tokens } = inputs;
-        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, x, x, tokens) };
+        let RouterInputs { x, residual, .. } = inputs;
+        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, inputs, x) };
         let mut normed = std::mem::take(&mut self.normed);
         let router_x = grow(&mut normed, Some(residual.len()), WHAT)?;
         cpu.rms_norm(router_x, Some(residual), &norm.weight, norm_eps);
-        let done = self.route_by(cpu, experts, weights, x, router_x, tokens);
+        let done = self.route_by(cpu, experts, weights, inputs, router_x);
         self.normed = normed;
         done
     }
@@ -70,10 +84,10 @@ impl Routing {
         cpu: &Cpu,
         experts: &Experts,
         weights: &ExpertWeights,
-        x: &[f32],
+        inputs: RouterInputs<'_>,
         router_x: &[f32],
-        tokens: usize,
     ) -> Result<()> {
+        let RouterInputs { x, tokens, preference, .. } = inputs;
         let n = weights.router.weight.rows();
         let scores = grow(&mut self.scores, tokens.checked_mul(n), WHAT)?;
         let choice = grow(&mut self.choice, Some(n), WHAT)?;
@@ -88,9 +102,15 @@ impl Routing {
         }
         self.chosen.resize(tokens * experts.used, 0);
         self.router_weights.clear();
+        self.ranges.clear();
         let bias = weights.selection_bias.as_deref();
         for (scores, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
-            choose(&experts.router, bias, scores, choice, chosen);
+            match preference {
+                None => choose(&experts.router, bias, scores, choice, chosen),
+                Some(preference) => {
+                    self.ranges.push(choose_preferring(&experts.router, bias, scores, choice, chosen, preference));
+                }
+            }
             let first = self.router_weights.len();
             weigh(&experts.router, scores, chosen, &mut self.router_weights);
             if let Some(scale) = &weights.scale {
@@ -120,6 +140,20 @@ impl Routing {
         Ok(())
     }
 
+    /// Leaves out weak experts that are not resident. The weights of the other experts stay.
+    /// Returns the number of experts that were left out.
+    pub(super) fn drop_weak(&mut self, preference: &LayerPreference<'_>, used: usize) -> usize {
+        let mut dropped = 0;
+        let pairs = self.chosen.iter_mut().zip(&self.router_weights).enumerate();
+        for (pair, (expert, weight)) in pairs {
+            if preference.drops(pair % used.max(1), *expert, *weight) {
+                *expert = usize::MAX;
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
     /// The tokens below `tokens` that use `expert`, with their router weights.
     pub fn members(&self, expert: usize, tokens: usize) -> impl Iterator<Item = (usize, f32)> {
         let used = (self.chosen.len() / tokens.max(1)).max(1);
@@ -130,7 +164,8 @@ impl Routing {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        held_bytes([&self.scores, &self.choice, &self.gates, &self.router_weights]) + held_bytes([&self.chosen])
+        held_bytes([&self.scores, &self.choice, &self.gates, &self.router_weights, &self.ranges])
+            + held_bytes([&self.chosen])
     }
 }
 
@@ -146,22 +181,69 @@ fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mu
         // Scores increase with logits, but the scores of large logits are equal.
         top_k(scores, chosen);
     }
-    match router.score {
-        RouterScore::Softmax => softmax_in_place(scores),
-        RouterScore::SoftmaxOfChosen | RouterScore::SparseMixer => {}
-        RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
-    }
+    to_scores(router.score, scores);
     if by_logits {
         return;
     }
-    choice.copy_from_slice(scores);
-    if let Some(bias) = bias {
-        choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += bias);
-    }
+    add_bias(scores, bias, choice);
     if let Some(groups) = router.groups {
         keep_best(groups, choice);
     }
     top_k(choice, chosen);
+}
+
+/// As [`choose`], with a preference for resident experts. Returns the range of the values by which
+/// experts are chosen.
+fn choose_preferring(
+    router: &Router,
+    bias: Option<&[f32]>,
+    scores: &mut [f32],
+    choice: &mut [f32],
+    chosen: &mut [usize],
+    preference: LayerPreference<'_>,
+) -> f32 {
+    let by_logits = bias.is_none() && router.groups.is_none();
+    if by_logits {
+        choice.copy_from_slice(scores);
+    }
+    to_scores(router.score, scores);
+    if !by_logits {
+        add_bias(scores, bias, choice);
+    }
+    let finite = || choice.iter().copied().filter(|value| value.is_finite());
+    let range = finite().fold(f32::MIN, f32::max) - finite().fold(f32::MAX, f32::min);
+    let lift = preference.lift + preference.own * range.max(0.0);
+    if let Some(groups) = router.groups {
+        keep_best(groups, choice);
+    }
+    if lift > 0.0 {
+        let always = &mut chosen[..preference.always];
+        top_k(choice, always);
+        let resident = |expert: &usize| mask::contains(preference.resident, *expert);
+        (0..choice.len()).filter(resident).for_each(|expert| choice[expert] += lift);
+        // These experts stay the first ones, in their order.
+        let firsts = [f32::INFINITY, f32::MAX];
+        always.iter().zip(firsts).for_each(|(expert, first)| choice[*expert] = first);
+    }
+    top_k(choice, chosen);
+    range.max(0.0)
+}
+
+/// Converts logits to scores.
+fn to_scores(score: RouterScore, scores: &mut [f32]) {
+    match score {
+        RouterScore::Softmax => softmax_in_place(scores),
+        RouterScore::SoftmaxOfChosen | RouterScore::SparseMixer => {}
+        RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
+    }
+}
+
+/// `choice = scores + bias`
+fn add_bias(scores: &[f32], bias: Option<&[f32]>, choice: &mut [f32]) {
+    choice.copy_from_slice(scores);
+    if let Some(bias) = bias {
+        choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += bias);
+    }
 }
 
 /// Sets the experts of all groups except the best ones to `-inf`.
@@ -248,6 +330,36 @@ mod tests {
         let (chosen, weights) = route(&Router::sigmoid(false), Some(&[1.0, 0.0, 0.0]), &logits, 2);
         assert_eq!(chosen, [0, 1]);
         close(&weights, &[0.5, 0.75]);
+    }
+
+    /// The best expert is always taken. Resident experts are lifted, and weights do not change.
+    #[test]
+    fn resident_experts_are_lifted_behind_the_best() {
+        let logits = [1.0f32, 4.0, 2.0, 1.5, 0.0];
+        let prefer = |lift, always, router: &Router, bias: Option<&[f32]>| {
+            let (mut scores, mut choice, mut chosen) = (logits.to_vec(), vec![0.0; 5], vec![0; 3]);
+            let preference = LayerPreference { lift, own: 0.0, weakest: 0.0, always, resident: &[0b11000] };
+            let range = choose_preferring(router, bias, &mut scores, &mut choice, &mut chosen, preference);
+            let mut weights = Vec::new();
+            weigh(router, &scores, &chosen, &mut weights);
+            (chosen, weights, range)
+        };
+        let exact = route(&Router::softmax(true), None, &logits, 3);
+        let (chosen, weights, range) = prefer(0.0, 1, &Router::softmax(true), None);
+        assert_eq!((&chosen, &weights, range), (&exact.0, &exact.1, 4.0));
+        assert_eq!(chosen, [1, 2, 3]);
+        assert_eq!(prefer(1.0, 1, &Router::softmax(true), None).0, [1, 3, 2]);
+        let (chosen, weights, _) = prefer(100.0, 1, &Router::softmax(false), None);
+        assert_eq!(chosen, [1, 3, 4]);
+        let all: f32 = logits.iter().map(|logit| logit.exp()).sum();
+        close(&weights, &[4.0, 1.5, 0.0].map(|logit: f32| logit.exp() / all));
+        assert_eq!(prefer(100.0, 2, &Router::softmax(false), None).0, [1, 2, 3]);
+        // The bias belongs to the values that are compared.
+        let bias = [0.0, -10.0, 0.0, 0.0, 0.0];
+        assert_eq!(prefer(100.0, 1, &Router::sigmoid(false), Some(&bias)).0, [2, 3, 4]);
+        // Experts outside the best groups stay out.
+        let groups = Some(ExpertGroups { count: 5, used: 3, best: 1 });
+        assert_eq!(prefer(100.0, 1, &Router { groups, ..Router::sigmoid(false) }, None).0, [1, 3, 2]);
     }
 
     #[test]

@@ -183,6 +183,7 @@ pub fn task<'a>(config: &'a ModelConfig, ffn: &'a Ffn, x: &'a [f32], sparsity: S
     LayerTask {
         config,
         routed: false,
+        preference: None,
         layer: 0,
         ffn: ffn.kind().unwrap(),
         hidden_norm: None,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::CpuProcessor;
 use crate::runtime::{
     Pass,
-    cpu::{ChosenExperts, FfnWork, LayerInputs, TokenInputs},
+    cpu::{ChosenExperts, FfnWork, LayerInputs, LayerTask, TokenInputs},
 };
 use thermocline_base::error::Result;
 use thermocline_model::{BoundFfn, ExpertWeights, Model, Register};
@@ -64,7 +64,7 @@ impl CpuProcessor {
         inputs: LayerInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        let task = self.task(pass, ffn, inputs);
+        let task = LayerTask { preference: self.preferences.of(pass, ffn.layer), ..self.task(pass, ffn, inputs) };
         self.ffn.run(&self.cpu, &task, out, pass.probe)
     }
 
@@ -77,8 +77,11 @@ impl CpuProcessor {
         experts: &ExpertWeights,
         x: &[f32],
     ) -> Result<()> {
-        let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
-        self.ffn.moe.route(&self.cpu, &task, experts)
+        let inputs = LayerInputs { x, residual: None, tokens: pass.tokens.len() };
+        let task = LayerTask { preference: self.preferences.of(pass, ffn.layer), ..self.task(pass, ffn, inputs) };
+        self.ffn.moe.route(&self.cpu, &task, experts)?;
+        self.preferences.add_ranges(pass, ffn.layer, self.ffn.moe.ranges());
+        Ok(())
     }
 
     /// Sets `out` to the weighted sum of an MoE layer's experts that were chosen elsewhere. Ids

@@ -1,0 +1,207 @@
+//! Prices of routes that prefer resident experts: quality of the answers, against experts that are
+//! missing and bytes that move.
+//!
+//! A text is decoded token by token on the CPU. The experts in simulated slots count as resident. A
+//! [`Follower`] exchanges them between tokens, as in the engine.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+
+use super::score::{LogSoftmax, nll};
+use crate::sparsity::migration::{FollowOptions, Follower};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_model::{Ffn, Model, mask};
+use thermocline_run::{
+    placement::Placement,
+    runtime::{Forward, HeldExperts, KvType, LayerFiring, Outputs, Probe, RoutePreference},
+};
+
+/// The price of one preference.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RoutePrice {
+    /// [`RoutePreference::near`]
+    pub near: f32,
+    /// [`RoutePreference::drop`]
+    pub drop: f32,
+    /// Perplexity of the text.
+    pub perplexity: f64,
+    /// Kullback-Leibler divergence from exact routes per token, in nats.
+    pub kld: f64,
+    /// Chosen experts per token that are not resident, over all layers.
+    pub misses: f64,
+    /// Misses per token that are left out.
+    pub dropped: f64,
+    /// Bytes of experts per token that move to the slots.
+    pub moved: f64,
+}
+
+/// Values of `near` to price.
+pub const NEAR: [f32; 5] = [0.0, 0.05, 0.1, 0.2, 0.4];
+/// Values of `drop` to price.
+pub const DROP: [f32; 4] = [0.0, 0.5, 0.75, 1.0];
+
+/// Returns all pairs of [`NEAR`] and [`DROP`]. Exact routes are the first.
+pub fn priced_preferences() -> Vec<RoutePreference> {
+    let with = |near| DROP.map(move |drop| RoutePreference { near, drop, frozen: false });
+    NEAR.into_iter().flat_map(with).collect()
+}
+
+/// Decodes `texts` with `preference`, with `slots` slots in every MoE layer. Calls `progress` with
+/// the tokens done.
+///
+/// # Errors
+/// [`Error::Invalid`] for a model without experts, or if no text has two tokens; as
+/// [`Forward::run`].
+pub fn route_price(
+    model: &Arc<Model>,
+    cpu: Cpu,
+    texts: &[&[u32]],
+    slots: usize,
+    preference: RoutePreference,
+    progress: &mut dyn FnMut(usize),
+) -> Result<RoutePrice> {
+    if model.config.experts.is_none() {
+        return Err(Error::invalid("model", "a mixture of experts", "a model without experts"));
+    }
+    let mut forward = Forward::new(Arc::clone(model), cpu);
+    let mut simulated = SimulatedSlots::new(model, slots);
+    forward.hold_experts(simulated.held());
+    let capacity = model.config.context_length.clamp(2, 2048);
+    let (mut exact, mut preferring) =
+        (forward.kv_cache(capacity, KvType::F16)?, forward.kv_cache(capacity, KvType::F16)?);
+    let (mut base, mut own) = (LogSoftmax::default(), LogSoftmax::default());
+    let (mut loss, mut kld, mut scored, mut done) = (0.0, 0.0, 0, 0);
+    for part in texts.iter().flat_map(|text| text.chunks(capacity)) {
+        exact.truncate(0);
+        preferring.truncate(0);
+        for pair in part.windows(2) {
+            forward.set_routes(RoutePreference::OFF);
+            base.fill(forward.run(&pair[..1], &mut exact, Outputs::Last, &mut ())?);
+            forward.set_routes(preference);
+            let logits = forward.run(&pair[..1], &mut preferring, Outputs::Last, &mut simulated)?;
+            loss += nll(logits, pair[1]);
+            own.fill(logits);
+            kld += base.log_p.iter().zip(&own.log_p).map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum::<f64>();
+            simulated.exchange();
+            forward.hold_experts(simulated.held());
+            (scored, done) = (scored + 1, done + 1);
+            progress(done);
+        }
+    }
+    if scored == 0 {
+        return Err(Error::invalid("text", "at least two tokens", "fewer tokens"));
+    }
+    let per_token = |count: u64| count as f64 / f64::from(scored);
+    Ok(RoutePrice {
+        near: preference.near,
+        drop: preference.drop,
+        perplexity: (loss / f64::from(scored)).exp(),
+        kld: kld / f64::from(scored),
+        misses: per_token(simulated.misses),
+        dropped: per_token(simulated.dropped),
+        moved: per_token(simulated.follower.moved()),
+    })
+}
+
+/// Simulated slots of all layers, which follow the text.
+struct SimulatedSlots {
+    follower: Follower,
+    placement: Placement,
+    /// Masks of the experts in slots, per layer.
+    masks: Vec<Vec<u32>>,
+    /// Experts per layer.
+    experts: Vec<usize>,
+    misses: u64,
+    dropped: u64,
+}
+
+impl SimulatedSlots {
+    /// Begins with the most frequent experts of the model's profile, or else with the first ones.
+    fn new(model: &Model, slots: usize) -> Self {
+        let layers = &model.weights.layers;
+        let experts: Vec<usize> =
+            layers.iter().map(|layer| if let Ffn::Experts(moe) = &layer.ffn { moe.experts.len() } else { 0 }).collect();
+        let hot = experts.iter().zip(layers).map(|(experts, layer)| {
+            let mut order: Vec<u32> = (0..*experts as u32).collect();
+            if let Some(frequency) = layer.planned_frequency().filter(|of| of.len() == *experts) {
+                order.sort_by(|a, b| frequency[*b as usize].total_cmp(&frequency[*a as usize]));
+            }
+            order.truncate(slots);
+            order
+        });
+        let placement = Placement { hot: hot.collect(), ..Placement::default() };
+        let follower = Follower::new(model, FollowOptions::default());
+        let mut simulated = SimulatedSlots { follower, placement, masks: Vec::new(), experts, misses: 0, dropped: 0 };
+        simulated.mark();
+        simulated
+    }
+
+    fn mark(&mut self) {
+        let mask = |(experts, hot): (&usize, &Vec<u32>)| {
+            let mut words = vec![0; mask::words(*experts)];
+            hot.iter().for_each(|expert| mask::insert(&mut words, *expert as usize));
+            words
+        };
+        self.masks = self.experts.iter().zip(&self.placement.hot).map(mask).collect();
+    }
+
+    fn held(&self) -> HeldExperts {
+        HeldExperts::Masks(self.masks.clone())
+    }
+
+    /// Exchanges experts after a token.
+    fn exchange(&mut self) {
+        self.follower.add_tokens(1, Duration::ZERO);
+        if let Some(revised) = self.follower.revise(&self.placement) {
+            self.placement = revised;
+            self.mark();
+        }
+    }
+}
+
+impl Probe for SimulatedSlots {
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, layer: usize, chosen: &[usize]) {
+        let mut fired = vec![0; self.masks[layer].len()];
+        chosen.iter().for_each(|expert| mask::insert(&mut fired, *expert));
+        self.misses += chosen.iter().filter(|expert| !mask::contains(&self.masks[layer], **expert)).count() as u64;
+        self.follower.add_firing(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
+    }
+
+    fn dropped_experts(&mut self, _: usize, count: usize) {
+        self.dropped += count as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_cpu::CpuOptions;
+    use thermocline_model::LoadOptions;
+
+    #[test]
+    fn preferences_trade_divergence_for_misses() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/qwen3-moe");
+        let model = Arc::new(Model::open(path.as_ref(), &LoadOptions::default()).unwrap());
+        let n_vocab = model.config.n_vocab;
+        let text: Vec<u32> = (0..80).map(|at| ((at * at * 31 + at * 97 + 11) % n_vocab) as u32).collect();
+        let slots = model.config.experts.unwrap().count / 2;
+        let of = |near, drop| {
+            let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+            let routes = RoutePreference { near, drop, frozen: false };
+            route_price(&model, cpu, &[&text], slots, routes, &mut |_| ()).unwrap()
+        };
+        let (exact, near, drop) = (of(0.0, 0.0), of(0.4, 0.0), of(0.0, 1.0));
+        assert!(exact.kld.abs() < 1e-9 && exact.misses > 0.0 && exact.dropped == 0.0, "{exact:?}");
+        assert!(near.misses < exact.misses && near.kld > 1e-6 && near.dropped == 0.0, "{near:?} {exact:?}");
+        assert!(drop.dropped > 0.0 && drop.dropped <= drop.misses && drop.kld > 1e-6, "{drop:?}");
+        assert_eq!((priced_preferences().len(), priced_preferences()[0]), (20, RoutePreference::OFF));
+        let cpu = || Cpu::new(&CpuOptions::default()).unwrap();
+        assert!(route_price(&model, cpu(), &[&text[..1]], slots, RoutePreference::OFF, &mut |_| ()).is_err());
+    }
+}
