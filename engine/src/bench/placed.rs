@@ -56,6 +56,7 @@ pub(super) fn open(
     let (processor, gpu) = load_on_device(&model, &load, &planner, &mut |_| ControlFlow::Continue(()))?;
     let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
     forward.set_sparsity(options.sparsity);
+    forward.set_routes(options.routes);
     // Predictors and other small tensors are uploaded after the weights.
     let mut resident = Resident::default();
     if let Some((model, residency)) = forward.residency() {
