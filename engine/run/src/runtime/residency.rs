@@ -26,8 +26,8 @@ pub trait Residency {
     /// As [`Residency::take_kv`].
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()>;
 
-    /// Copies the keys and values of `layers` to RAM, where an assistant on the CPU reads them. They
-    /// stay on the device as well.
+    /// Copies the keys and values of `layers` to RAM, where an assistant on the CPU reads them.
+    /// They stay on the device as well.
     ///
     /// # Errors
     /// As [`Residency::take_kv`].
