@@ -274,3 +274,50 @@ impl Probe for GenerationProbe<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use thermocline_model::{LoadOptions, mask};
+
+    use super::*;
+
+    /// Lets the last experts of every layer fire at every token, while the first ones are hot.
+    fn following(name: &str) -> (HotSetAdaptation, Placement) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name);
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let adaptation = HotSetAdaptation::default();
+        adaptation.switch(true, &model, 0.95);
+        let units: Vec<usize> = model.weights.layers.iter().map(|layer| layer.ffn.units()).collect();
+        for _ in 0..200 {
+            for (layer, units) in units.iter().enumerate() {
+                let mut fired = vec![0; mask::words(*units)];
+                (units - 2..*units).for_each(|unit| mask::insert(&mut fired, unit));
+                adaptation.record_layer(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
+            }
+            adaptation.record_tokens(1, Duration::ZERO);
+        }
+        let hot = units.iter().map(|units| (0..*units as u32 / 2).collect()).collect();
+        (adaptation, Placement { hot, ..Placement::default() })
+    }
+
+    #[test]
+    fn experts_count_only_tokens_of_answers_and_stay_on_unified_memory() {
+        let (neurons, _) = following("llama-relu");
+        assert!(neurons.counts(true) && neurons.counts(false));
+        let (experts, placement) = following("qwen3-moe");
+        assert!(!experts.counts(true) && experts.counts(false));
+        experts.hold(true);
+        assert_eq!(experts.revise(&placement), None, "an answer depends on the resident experts");
+        experts.hold(false);
+        experts.set_unified(true);
+        assert!(!experts.counts(false));
+        assert_eq!(experts.revise(&placement), None, "both processors read the same memory");
+        experts.set_unified(false);
+        let revised = experts.revise(&placement).unwrap();
+        assert_ne!(revised.hot, placement.hot);
+        let off = HotSetAdaptation::default();
+        assert!(!off.counts(false));
+    }
+}

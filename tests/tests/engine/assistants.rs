@@ -20,7 +20,7 @@ use thermocline_engine::{
     model::{AssistantBase, Linear, LoadOptions, Model},
     placement::Placement,
     quant::TensorType,
-    runtime::{Forward, KvType, Outputs, Probe},
+    runtime::{Forward, KvCache, KvType, Outputs, Probe},
 };
 use thermocline_tests::{
     golden::{self, Expected, Setup, argmax, max_diff},
@@ -86,11 +86,22 @@ fn logits(forwards: &mut [Forward; 2], ids: &[u32], held: usize, wanted: &[f32])
     let (n_vocab, width) = (target.config.n_vocab, target.config.d_model);
     let weights = assistant.weights.assistant.as_ref().unwrap();
     let (mut kv, mut state) = (model.kv_cache(ids.len(), KvType::F32).unwrap(), LatestState::default());
-    model.run(&ids[..held], &mut kv, Outputs::None, &mut state).unwrap();
-    let mut hidden = state.0.split_off(state.0.len() - width);
-    if let Some((_, residency)) = model.residency() {
-        residency.copy_to_ram(&read_layers(&assistant), &mut kv).unwrap();
+    let read = read_layers(&assistant);
+    let copy_to_ram = |model: &mut Forward, kv: &mut KvCache| {
+        model.residency().map(|(_, residency)| residency.copy_to_ram(&read, kv)).transpose().unwrap();
+    };
+    // The copies in RAM have to forget rejected tokens, and get the tokens that take their place.
+    let before = held / 2;
+    if before > 0 {
+        model.run(&ids[..before], &mut kv, Outputs::None, &mut ()).unwrap();
+        copy_to_ram(model, &mut kv);
+        model.run_batch(&mut [(&mut kv, &[7, 3])], &mut ()).unwrap();
+        copy_to_ram(model, &mut kv);
+        kv.truncate(before);
     }
+    model.run(&ids[before..held], &mut kv, Outputs::None, &mut state).unwrap();
+    copy_to_ram(model, &mut kv);
+    let mut hidden = state.0.split_off(state.0.len() - width);
     let own = forward.kv_cache(ids.len(), KvType::F32).unwrap();
     let (mut token, mut all) = (ids[held], Vec::new());
     for wanted in wanted.chunks_exact(n_vocab) {
