@@ -59,6 +59,7 @@ impl<'a> Bench<'a> {
     pub fn open(path: &Path, options: &'a BenchOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Self> {
         progress(Progress::Preparing);
         let mut model = Model::open(path, &options.load)?;
+        options.routes.check(&model)?;
         progress(Progress::Opened(&sidecar::attach(&mut model, &options.sidecar, options.load.read_mode)?));
         let level = options.level.filter(|_| options.sparsity != Sparsity::Dense);
         if let Some(level) = level {

@@ -162,6 +162,7 @@ impl Engine {
     ) -> Result<Self> {
         let context = options.context_of(&model.config);
         options.check()?;
+        options.routes.check(&model)?;
         let split = options.split.as_deref().map(PowerInferSplit::open).transpose()?;
         if let Some(split) = &split {
             split.check(&model)?;

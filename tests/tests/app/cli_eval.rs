@@ -209,6 +209,8 @@ fn routes_are_recorded_kept_and_replayed() {
     let priced = thermocline(&price).ok();
     assert!(priced.contains("KL [nats]") && priced.contains("0.75"), "{priced}");
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 5 * 4);
+    let refused = thermocline(&["run", "--device", "cpu", "-p", "x", "-n", "1", "--routes", "near=0.1"]).refusal();
+    assert!(refused.contains("no experts") && refused.contains("mixture of experts"), "{refused}");
     std::fs::write(&routes, "noise").unwrap();
     let told = thermocline(&["eval", "routes", "--in", &routes]).refusal();
     assert!(told.contains("recorded routes"), "{told}");

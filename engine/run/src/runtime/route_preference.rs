@@ -1,15 +1,16 @@
-//! Routers that prefer resident experts. This saves reads and transfers, and changes answers.
+//! Routers that prefer resident experts. Fewer chosen experts are then missing, and answers change.
 //!
 //! Let `z` be the values by which a router chooses, and `D` the mean of `max z - min z` over the
-//! tokens decoded so far. The [always taken](always_taken) experts with the largest `z` are chosen.
-//! The others are chosen by `z + near * D` for resident experts and by `z` for all others. The
-//! weights come from the scores as ever (Cache-Prior, arXiv 2412.00099).
+//! tokens decoded so far. The router first takes the experts with the largest `z`
+//! ([`always_taken`]). It takes the others by `z + near * D` if they are resident, and by `z` if
+//! they are not. The router weights are computed from the scores, which do not change (Cache-Prior,
+//! arXiv 2412.00099).
 
 use std::{fmt, str::FromStr};
 
 use super::Pass;
 use thermocline_base::error::{Error, Result};
-use thermocline_model::mask;
+use thermocline_model::{Model, mask};
 
 /// How far routers prefer resident experts while tokens are decoded. Prompts are exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -27,14 +28,26 @@ pub struct RoutePreference {
 }
 
 impl RoutePreference {
-    /// Exact routes.
+    /// The preference with which routers choose as without one.
     pub const OFF: RoutePreference = RoutePreference { near: 0.0, drop: 0.0, frozen: false };
-    /// Largest value of both figures.
+    /// Largest value of `near` and of `drop`.
     pub const MOST: f32 = 10.0;
 
     /// True if routes are exact.
     pub fn is_off(&self) -> bool {
         self.near == 0.0 && self.drop == 0.0
+    }
+
+    /// Checks that `model` has experts to prefer.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it has none and routes are not exact.
+    pub fn check(&self, model: &Model) -> Result<()> {
+        if self.is_off() || model.config.experts.is_some() {
+            return Ok(());
+        }
+        let got = format!("{}, which has no experts", model.checkpoint.path.display());
+        Err(Error::unsupported("--routes near or drop", got, "a mixture of experts"))
     }
 }
 
@@ -74,7 +87,7 @@ impl FromStr for RoutePreference {
     }
 }
 
-/// Returns how many of a token's `used` experts are chosen by their own values alone.
+/// Returns how many of a token's `used` experts the router takes without regard to residency.
 pub fn always_taken(used: usize) -> usize {
     if used <= 4 { 1 } else { 2 }
 }
@@ -110,16 +123,16 @@ impl RangeMean {
     }
 }
 
-/// The preference of one layer's router in one pass.
+/// What the router of one layer adds and leaves out in one pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerPreference<'a> {
-    /// Added to the values of resident experts.
+    /// The router adds this number to the values of resident experts.
     pub lift: f32,
-    /// Fraction of the token's own range that is added, too.
+    /// The router also adds this fraction of the range of the token's own values.
     pub own: f32,
     /// Router weight below which a chosen expert that is not resident is left out.
     pub weakest: f32,
-    /// Number of experts that are chosen by their own values alone.
+    /// Number of experts that the router takes without regard to residency.
     pub always: usize,
     /// Mask of the resident experts.
     pub resident: &'a [u32],
