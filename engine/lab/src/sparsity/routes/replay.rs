@@ -80,10 +80,15 @@ pub struct Replay {
     pub too_small: bool,
 }
 
+/// Least ratio of speeds at which the hot set should follow the text. A smaller gain is within the
+/// error of the replayed times.
+const WORTHWHILE_GAIN: f64 = 1.02;
+
 /// The better way to choose the hot set of one model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HotSetVerdict {
-    /// True if the engine's hot set, which follows the text, is faster than a static one.
+    /// True if the engine's hot set, which follows the text, is at least 2 % faster than a static
+    /// one.
     pub follows: bool,
     /// Mean ratio of the tokens per second of the engine's hot set to those of the static one.
     pub ratio: f64,
@@ -100,7 +105,7 @@ impl HotSetVerdict {
         });
         let ratios: Vec<f64> = pairs.collect();
         let ratio = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-        (!ratios.is_empty()).then_some(HotSetVerdict { follows: ratio > 1.0, ratio })
+        (!ratios.is_empty()).then_some(HotSetVerdict { follows: ratio >= WORTHWHILE_GAIN, ratio })
     }
 }
 

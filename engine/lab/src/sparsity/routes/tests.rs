@@ -103,7 +103,7 @@ fn verdict_depends_on_the_routes() {
     };
     let (recent, frequent) = (verdict(&made(Locality::default())), verdict(&made(of_skew(1.5))));
     assert!(recent.follows && recent.ratio > 1.05, "{recent:?}");
-    assert!(!frequent.follows || frequent.ratio < 1.02, "{frequent:?}");
+    assert!(!frequent.follows && frequent.ratio < 1.02, "{frequent:?}");
     assert_eq!(HotSetVerdict::of(&[]), None);
 }
 
@@ -170,7 +170,7 @@ fn routes_round_trip_through_their_file_and_damage_is_refused() {
 }
 
 /// The hot set of a running engine moves a limited number of bytes per token. It still hits more
-/// often than a hot set chosen by frequency, and nearly as often as with a bus without limits.
+/// often than a hot set chosen by frequency.
 #[test]
 fn hot_set_of_experts_follows_recent_routes() {
     let (slots, bus) = (128, 12e9);
@@ -179,5 +179,6 @@ fn hot_set_of_experts_follows_recent_routes() {
     let share = engine.fetched * LAYER.bytes as f64 / bus * engine.tokens_per_second;
     assert!(share > 0.002 && share <= 0.05, "{share} of the bus: {engine:?}");
     let (unlimited, fixed) = (hit_rate(&routes, slots, Policy::Engine), hit_rate(&routes, slots, Policy::Static));
-    assert!(engine.hit_rate > 1.3 * fixed && engine.hit_rate <= unlimited, "{engine:?}: {fixed}, {unlimited}");
+    assert!(engine.hit_rate > 1.8 * fixed, "{engine:?}: {fixed}");
+    assert!((0.6 * unlimited..=unlimited).contains(&engine.hit_rate), "{engine:?}: {unlimited}");
 }
