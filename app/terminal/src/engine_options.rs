@@ -111,10 +111,10 @@ pub struct SparsityArgs {
     /// prepared models without experts]
     #[arg(long)]
     pub r#static: bool,
-    /// Prefer experts that are in GPU memory while generating tokens, which is faster and changes
-    /// answers. near: fraction of the range of a router's values that is added for such experts.
-    /// drop: leaves out other experts whose weight is below this fraction of an equal share
-    /// [default: exact]
+    /// Prefer experts that are in GPU memory while generating tokens. Fewer chosen experts are then
+    /// missing, and answers change. near: adds this fraction of the range of a router's values for
+    /// such experts. drop: leaves out other experts whose weight is below this fraction of an equal
+    /// share [default: exact]
     #[arg(long, value_name = "near=L,drop=F")]
     pub routes: Option<RoutePreference>,
     /// Neither read nor write the counts of firings, with which the next run of a model that was

@@ -244,7 +244,7 @@ fn fractions(experts: usize) -> Vec<usize> {
     sizes
 }
 
-/// The sentence of a verdict.
+/// Tells which hot set suits the model.
 fn told(HotSetVerdict { follows, ratio }: HotSetVerdict) -> String {
     let choice = if follows { "a hot set that follows the text" } else { "a static hot set (--static)" };
     format!("this model: {choice}; following the text gives {ratio:.2} times the speed of a static hot set")

@@ -1,7 +1,7 @@
-//! Prices of routes that prefer resident experts: quality of the answers, against experts that are
-//! missing and bytes that move.
+//! Measures what routes that prefer resident experts cost and save. They cost quality: perplexity
+//! and divergence. They save missing experts and moved bytes.
 //!
-//! A text is decoded token by token on the CPU. The experts in simulated slots count as resident. A
+//! The CPU decodes a text token by token. The experts in simulated slots count as resident. A
 //! [`Follower`] exchanges them between tokens, as in the engine.
 
 use std::{sync::Arc, time::Duration};
@@ -18,7 +18,7 @@ use thermocline_run::{
     runtime::{Forward, HeldExperts, KvType, LayerFiring, Outputs, Probe, RoutePreference},
 };
 
-/// The price of one preference.
+/// What one preference costs and saves.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct RoutePrice {
     /// [`RoutePreference::near`]

@@ -27,8 +27,8 @@ pub(crate) struct ExpertBuffers {
     /// ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if it is not resident).
     pub ids: Buffer,
     pub slots: Buffer,
-    /// `[pairs]` f32: the expert's router weight. Behind the pairs of a pass: the range of the
-    /// router's values for each token.
+    /// `[pairs]` f32: the expert's router weight. The range of the router's values for each token
+    /// follows the pairs of a pass.
     pub router_weights: Buffer,
     pub groups: ExpertPairs,
     /// One row per pair.

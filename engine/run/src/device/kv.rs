@@ -121,8 +121,8 @@ impl GpuKv {
         Ok(())
     }
 
-    /// Reads `rows` of every head back into `into`, as its last rows. Rows before them that `into`
-    /// lacks count as lost.
+    /// Reads `rows` of every head back and appends them to `into`. If `into` lacks earlier rows, it
+    /// treats these as lost.
     pub fn read(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, self.rows.row());
         segment.drop_recorded();

@@ -2,9 +2,9 @@
 //! bias)`, largest first, for `logits: [tokens, experts]`, and their router weights `scale *
 //! score(logits[t, id]) (/ sum of the chosen scores) (* scale_of[id])`. The score is a softmax over
 //! all or over the chosen experts, a sigmoid, or SparseMixer. The choice may be restricted to the
-//! best groups of experts. With `always > 0`, that many experts are chosen so, and the others by
-//! their values plus `lift + own * range` for experts on the device. The range `max - min` of a
-//! token's values then follows the router weights.
+//! best groups of experts. With `always > 0`, the router takes that many experts so. It takes the
+//! others after it has added `lift + own * range` to the values of experts on the device. The range
+//! `max - min` of a token's values then follows the router weights.
 
 use std::cmp::Ordering;
 
@@ -38,11 +38,12 @@ params! {
         groups_best: u32,
         /// Factor on the router weights.
         scale: f32,
-        /// Experts that are chosen by their own values if others are preferred. 0: no preference.
+        /// Number of experts that the router takes without regard to their place. With 0, it
+        /// prefers no experts.
         always: u32,
-        /// Added to the values of experts on the device.
+        /// The router adds this number to the values of experts on the device.
         lift: f32,
-        /// Fraction of the range of the token's values that is added, too.
+        /// The router also adds this fraction of the range of the token's values.
         own: f32,
     }
 }
@@ -66,7 +67,7 @@ struct RouteSample {
     /// that rank it. 0: no groups.
     groups: [usize; 3],
     scale: f32,
-    /// Experts chosen by their own values, and the preference for experts on the device.
+    /// The parameters that prefer experts on the device.
     always: usize,
     lift: f32,
     own: f32,
@@ -88,11 +89,11 @@ fn mixed(logits: &[f64], chosen: &[usize], rank: usize) -> f64 {
     1.0 / others.map(|(_, logit)| (logit - best).exp()).sum::<f64>()
 }
 
-/// The experts that a token uses.
+/// The result of the router for one token.
 struct RoutedToken {
     chosen: Vec<usize>,
     router_weights: Vec<f64>,
-    /// Range of the values by which they were chosen.
+    /// The largest minus the smallest value by which the router chose.
     range: f64,
 }
 

@@ -78,10 +78,10 @@ impl ExpertScores {
         &self.counts[self.followed]
     }
 
-    /// Returns at most `most` exchanges between the experts `hot` and the others, the most useful
-    /// first. The experts of one token replace each other in fewer slots than a token has experts.
-    /// Such slots therefore keep the most frequent experts, which are exchanged only with
-    /// `certainty` ([`exchange`]).
+    /// Returns at most `most` exchanges of the experts `hot` for others. The most useful exchange
+    /// is the first. If a layer has fewer slots than a token has experts, the experts of one token
+    /// would replace each other. Such slots keep the most frequent experts instead, and exchange
+    /// them only with `certainty` ([`exchange`]).
     pub fn exchanges(&self, hot: &[u32], most: usize, certainty: f32) -> Vec<SlotExchange> {
         let [.., frequent] = &self.counts;
         if hot.len() < self.used {

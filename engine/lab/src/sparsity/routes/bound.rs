@@ -1,9 +1,9 @@
-//! Belady's bound: the most hits that any policy can have in a number of slots (Belady 1966). A
-//! missing expert need not be admitted, because the CPU can compute it.
+//! Belady's bound: no policy can have more hits in the same number of slots (Belady 1966). A policy
+//! need not admit a missing expert, because the CPU can compute it.
 
 use super::Routes;
 
-/// Token of an expert's next use if there is none.
+/// The next use of an expert that no later token chooses.
 const NEVER: usize = usize::MAX;
 
 /// Hits and admitted experts of one layer, token by token.

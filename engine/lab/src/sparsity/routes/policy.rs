@@ -1,8 +1,8 @@
-//! Policies that decide which experts of a layer are on the device.
+//! A policy decides which experts of a layer are on the device.
 
 use std::fmt;
 
-/// Policy that selects the experts on the device.
+/// Decides which experts of a layer are on the device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
     /// The experts chosen most often in the warm-up stay on the device, and the CPU computes the
@@ -16,7 +16,7 @@ pub enum Policy {
     /// The engine's hot set: a [`Follower`](crate::sparsity::migration::Follower) exchanges experts
     /// between tokens, within its share of the bus. The CPU computes missing experts.
     Engine,
-    /// Belady's bound: the experts stay whose next use is nearest. It knows the future, and its
+    /// Belady's bound keeps the experts that the next tokens use. It knows the future, and its
     /// transfers take no time.
     Bound,
 }
