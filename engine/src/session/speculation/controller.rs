@@ -12,13 +12,18 @@ const LEAST_FOUND: usize = 3;
 /// Number of passes of a trial that lose time before the source pauses. The first pass of a trial
 /// tries the depth that was measured least recently, and the first of these if none was.
 const TRIAL: usize = 2;
-const TRIAL_DEPTHS: [usize; 4] = [3, 1, 2, 4];
+const TRIAL_DEPTHS: [usize; 4] = [2, 1, 3, 4];
+/// A trial ends early if one pass loses more than this part of a pass without drafts.
+const LOST_TRIAL: f64 = 0.5;
+/// Number of passes without drafts that must be saved before a source that failed gets another
+/// trial. Two trials of a short answer would cost more than [`LOSS`] of its time.
+const ADVANCE: f64 = 1.2;
 /// Number of tokens that are decoded without a source's drafts after they did not pay. Each failure
 /// in a row doubles it.
 const PAUSE: usize = 16;
 const LONGEST_PAUSE: usize = 512;
-/// Largest lost fraction of the time of decoding without drafts. After a loss no source gets
-/// another trial until this fraction of the time since has made up for it.
+/// Fraction of the time of decoding without drafts that makes up for lost time. After a loss no
+/// source gets another trial until the loss and [`ADVANCE`] are made up for.
 const LOSS: f64 = 0.025;
 /// Number of passes without drafts that drafts may lose before their source pauses, even if it is
 /// expected to pay, and the largest number of saved passes that may be lost as well.
@@ -56,8 +61,8 @@ pub(in crate::session) struct DraftController {
     quoted: usize,
     /// Probabilities of the drafts for the next pass, as far as the source has told them.
     claimed: Vec<f64>,
-    /// Seconds that drafts have lost and that are not made up for. Negative if they have saved
-    /// time.
+    /// Seconds that drafts have lost and that are not made up for. Negative if drafts have saved
+    /// time, or if the next trial is paid for.
     lost: f64,
     /// Passes with drafts since the latest exploration.
     unexplored: usize,
@@ -114,8 +119,9 @@ impl DraftController {
     pub fn note_single(&mut self, time: Duration) {
         self.costs.note(0, time);
         self.quoted = 0;
-        if self.lost > 0.0 {
-            self.lost = (self.lost - LOSS * time.as_secs_f64()).max(0.0);
+        let advance = -ADVANCE * self.costs.single().unwrap_or_default();
+        if self.lost > advance {
+            self.lost = (self.lost - LOSS * time.as_secs_f64()).max(advance);
         }
     }
 
@@ -152,10 +158,10 @@ impl DraftController {
         let pays = self.best(source, source.most_drafts()).is_some_and(|offer| offer.rate * single > 1.0);
         let excessive = lost > 0.0 && self.lost > TOLERATED_LOSS * single;
         let figures = &mut self.sources[source as usize];
-        let fails = figures.trials == 0 || figures.trials == 1 && lost > 0.0;
+        let fails = figures.trials == 0 || lost > 0.0 && (figures.trials == 1 || lost > LOST_TRIAL * single);
         if pays && !excessive {
             figures.trials = 0;
-            if self.lost <= 0.0 {
+            if self.lost < -ADVANCE * single {
                 figures.pause = PAUSE;
             }
         } else if fails || excessive {
@@ -240,7 +246,10 @@ impl DraftController {
             TRIAL => DraftPlan { source, tokens: oldest? },
             _ => self.best(source, most)?.plan,
         };
-        let begins = figures.trials < TRIAL || self.lost <= 0.0;
+        let failed = figures.pause > PAUSE;
+        // The time of a pass varies, so nearly all of the advance is enough.
+        let most_lost = if failed { -0.9 * ADVANCE * single } else { 0.0 };
+        let begins = figures.trials < TRIAL || self.lost <= most_lost;
         begins.then_some(DraftOffer { plan, rate: f64::INFINITY, most })
     }
 
