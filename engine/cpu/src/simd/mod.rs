@@ -317,7 +317,7 @@ pub(crate) const DOT_ROWS: usize = 4;
 pub(crate) const DOT_TOKENS: usize = 3;
 
 /// Most tokens that rows of codes are multiplied with at once.
-pub(crate) const CODE_TOKENS: usize = 4;
+pub(crate) const CODE_TOKENS: usize = 8;
 
 /// Panics unless `row` has as many weights as there are inputs.
 fn check_row(ty: WeightType, row: &[u8], inputs: usize) {

@@ -85,6 +85,10 @@ pub(super) fn code_rows_tokens(
         [a, b] => code_rows(ty, weights, [a, b], ahead, out),
         [a, b, c] => code_rows(ty, weights, [a, b, c], ahead, out),
         [a, b, c, d] => code_rows(ty, weights, [a, b, c, d], ahead, out),
+        [a, b, c, d, e] => code_rows(ty, weights, [a, b, c, d, e], ahead, out),
+        [a, b, c, d, e, f] => code_rows(ty, weights, [a, b, c, d, e, f], ahead, out),
+        [a, b, c, d, e, f, g] => code_rows(ty, weights, [a, b, c, d, e, f, g], ahead, out),
+        [a, b, c, d, e, f, g, h] => code_rows(ty, weights, [a, b, c, d, e, f, g, h], ahead, out),
         _ => panic!("a product of {} tokens", x.len()),
     }
 }
