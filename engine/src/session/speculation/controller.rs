@@ -9,12 +9,11 @@ mod tests;
 
 /// Smallest number of tokens that a lookup must find.
 const LEAST_FOUND: usize = 3;
-/// Number of passes of a trial that lose time before the source pauses. The first pass of a trial
-/// tries the depth that was measured least recently, and the first of these if none was.
+/// Number of passes of a trial that lose time before the source pauses. A trial also ends with a
+/// pass that accepts no draft. The first pass of a trial tries the depth that was measured least
+/// recently, and the first of these if none was.
 const TRIAL: usize = 2;
 const TRIAL_DEPTHS: [usize; 4] = [2, 1, 3, 4];
-/// A trial ends early if one pass loses more than this part of a pass without drafts.
-const LOST_TRIAL: f64 = 0.5;
 /// Number of passes without drafts that must be saved before a source that failed gets another
 /// trial. Two trials of a short answer would cost more than [`LOSS`] of its time.
 const ADVANCE: f64 = 1.2;
@@ -158,7 +157,7 @@ impl DraftController {
         let pays = self.best(source, source.most_drafts()).is_some_and(|offer| offer.rate * single > 1.0);
         let excessive = lost > 0.0 && self.lost > TOLERATED_LOSS * single;
         let figures = &mut self.sources[source as usize];
-        let fails = figures.trials == 0 || lost > 0.0 && (figures.trials == 1 || lost > LOST_TRIAL * single);
+        let fails = figures.trials == 0 || lost > 0.0 && (figures.trials == 1 || accepted == 0);
         if pays && !excessive {
             figures.trials = 0;
             if self.lost < -ADVANCE * single {
