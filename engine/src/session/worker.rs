@@ -434,7 +434,6 @@ impl EngineWorker<'_> {
             let ServedSession { context, running, used_at, .. } = &mut self.conversations[at];
             *used_at = Instant::now();
             if let Some((generation, events)) = running.take() {
-                context.free_separate();
                 let last = generation.finish(end, context, &events);
                 self.meter.telemetry().generations.subtract(1);
                 events.finish(last);
@@ -465,10 +464,21 @@ impl EngineWorker<'_> {
             return true;
         }
         match Generation::new(self.state, *id, number, request, requested_at, context) {
-            Ok(generation) => *running = Some((generation, events)),
+            Ok(generation) => {
+                *running = Some((generation, events));
+                self.free_memory_of_drafts(at);
+            }
             Err(error) => refuse(events, Event::Error(error), &self.meter),
         }
         true
+    }
+
+    /// Frees the memory for drafts of all conversations that have no running answer, except
+    /// conversation `kept`. To get this memory for each answer would take as long as a token.
+    fn free_memory_of_drafts(&mut self, kept: usize) {
+        let conversations = self.conversations.iter_mut().enumerate();
+        let idle = conversations.filter(|(at, it)| *at != kept && it.running.is_none());
+        idle.for_each(|(_, it)| it.context.free_separate());
     }
 
     /// Computes one step of a session: the next chunk of its prompt, of at most `most` tokens, or

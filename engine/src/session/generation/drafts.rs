@@ -46,7 +46,6 @@ impl Generation<'_> {
         self.todo.planned = None;
         let longest = self.longest_draft_pass(forward);
         let Some(lookup) = self.lookup.as_ref().filter(|_| longest > 1) else { return };
-        let started = Instant::now();
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.progress.stats.generated_tokens));
         let planes = if context.is_recurrent() { 1 + MOST_PLANES } else { usize::MAX };
         let longest = longest.min(planes).min(forward.chunk());
@@ -59,6 +58,7 @@ impl Generation<'_> {
         // The context has to be able to forget the drafts that are rejected.
         let kept = plan.map_or(0, |plan| context.reserve_separate(1 + plan.tokens) - 1);
         let Some(plan) = plan.filter(|_| kept > 0) else { return self.todo.tokens.truncate(1) };
+        let started = Instant::now();
         let plan = DraftPlan { tokens: plan.tokens.min(kept), ..plan };
         match drafter {
             Some(drafter) if plan.source != DraftSource::Lookup => {
