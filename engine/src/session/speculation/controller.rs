@@ -148,7 +148,7 @@ impl DraftController {
             figures.acceptance.note_probability(probability, at < accepted);
         }
         if drafted > 0 {
-            figures.drafting.add(drafting.as_secs_f64() / drafted as f64, DRAFTINGS);
+            figures.drafting.add_time(drafting.as_secs_f64() / drafted as f64, DRAFTINGS);
         }
         let Some(single) = self.costs.single() else { return };
         let lost = (pass + drafting).as_secs_f64() - (1 + accepted) as f64 * single;

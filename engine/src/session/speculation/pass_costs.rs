@@ -11,6 +11,8 @@ const LONGEST: f64 = 3.0;
 /// The time of a number of drafts is measured again if its latest measurement is this many passes
 /// old. The earlier mean then counts as one pass.
 const STALE: u64 = 64;
+/// The same for a number of drafts that was measured only once.
+const STALE_FIRST: u64 = 8;
 /// Number of passes after which the measured time of a number of drafts is no longer used.
 const FORGOTTEN: u64 = 192;
 /// Cost of a draft as a fraction of a pass without drafts, while no pass with drafts is measured.
@@ -47,7 +49,7 @@ impl PassCosts {
         }
         let time = time.as_secs_f64().max(1e-9);
         let most = measured.seconds.get().map_or(f64::INFINITY, |mean| LONGEST * mean);
-        measured.seconds.add(time.min(most), REPRESENTED);
+        measured.seconds.add_time(time.min(most), REPRESENTED);
         measured.at = self.passes;
     }
 
@@ -58,7 +60,8 @@ impl PassCosts {
 
     /// True if the seconds of a pass with `drafts` should be measured again.
     pub fn is_stale(&self, drafts: usize) -> bool {
-        self.age(drafts) >= STALE
+        let is_first = self.measured.get(drafts).is_some_and(|measured| measured.seconds.count <= 1.0);
+        self.age(drafts) >= if is_first { STALE_FIRST } else { STALE }
     }
 
     /// Number of passes since the latest with `drafts`.
@@ -139,6 +142,19 @@ mod tests {
         close(costs.seconds().unwrap()[2], 0.090);
         costs.note(0, 10 * MS);
         close(costs.seconds().unwrap()[2], 0.012);
+    }
+
+    #[test]
+    fn shorter_second_times_replace_the_first() {
+        let mut costs = PassCosts::default();
+        costs.note(0, 20 * MS);
+        costs.note(0, 10 * MS);
+        close(costs.single().unwrap(), 0.010);
+        costs.note(0, 8 * MS);
+        costs.note(2, 20 * MS);
+        costs.note(2, 30 * MS);
+        close(costs.single().unwrap(), 0.009 + 0.001 / 3.0);
+        close(costs.seconds().unwrap()[2], 0.025);
     }
 
     #[test]

@@ -15,6 +15,15 @@ impl RunningMean {
         self.mean += (value - self.mean) / self.count;
     }
 
+    /// Adds a measured time. The first time contains work that is done once, for instance reading
+    /// memory for the first time, so a shorter second time replaces it.
+    pub fn add_time(&mut self, seconds: f64, most: f64) {
+        if self.count == 1.0 && seconds < self.mean {
+            self.mean = seconds;
+        }
+        self.add(seconds, most);
+    }
+
     /// The mean; `None` without values.
     pub fn get(&self) -> Option<f64> {
         (self.count > 0.0).then_some(self.mean)
