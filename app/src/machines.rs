@@ -48,7 +48,7 @@ mod tests {
             let machine = named(Path::new(name)).unwrap().unwrap();
             assert_eq!(machine.name, name);
             assert!(machine.about.contains(machine.cpu.name.rsplit(' ').next().unwrap()), "{}", machine.about);
-            assert_eq!(machine.machine().gpu.is_some(), machine.memory().vram > 0, "{name}");
+            assert_eq!(machine.machine().gpu.is_some(), machine.machine().memory.vram.is_some(), "{name}");
         }
         assert!(named(Path::new("pc.json")).unwrap().is_none());
     }

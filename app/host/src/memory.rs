@@ -13,6 +13,17 @@ pub fn total() -> Option<u64> {
     *TOTAL.get_or_init(|| system().map(|system| system.total_memory()).filter(|bytes| *bytes > 0))
 }
 
+/// Returns the total bytes of RAM if a model of `bytes` does not fit with its KV cache, which is
+/// estimated. `None` if it fits, or if the system does not report its RAM.
+pub fn too_small_for(bytes: u64) -> Option<u64> {
+    total().filter(|ram| needed(bytes) > *ram)
+}
+
+/// Bytes that a model of `bytes` needs with its KV cache, estimated.
+const fn needed(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 16)
+}
+
 /// Memory information of the system; `None` if the system does not report it.
 fn system() -> Option<System> {
     let what = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
@@ -36,6 +47,8 @@ mod tests {
     #[test]
     fn no_machine_has_room_for_everything() {
         assert!(total().is_some_and(|bytes| bytes > 0) && total() == total());
+        let ram = total().unwrap();
+        assert_eq!([ram / 17 * 16, ram / 17 * 16 + 64, u64::MAX].map(too_small_for), [None, Some(ram), Some(ram)]);
         assert!(check(0).is_ok());
         assert!(check(u64::MAX).is_err_and(|free| free > 0));
     }

@@ -15,7 +15,10 @@ use thermocline_engine::{
     session::{Engine, Pooling, Prompt},
 };
 
-use crate::{ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions, server_log::ServerLog};
+use crate::{
+    ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions, server_log::ServerLog,
+    slot_memory::SlotMemory,
+};
 use thermocline_host::{
     engine_handle::{error_message, without_folder},
     library::ModelId,
@@ -156,7 +159,7 @@ fn only_model(args: &ServeArgs, how: &AnswerOptions, log: &ServerLog) -> Outcome
     }
     let name = how.model.model.clone().map_or(ModelId::Builtin, ModelId::Path).to_string();
     let model = open(how, &args.alias.clone().unwrap_or(name))?;
-    log.line(slots_line(&model, args.parallel));
+    log.line(SlotMemory::of(&model.engine, args.parallel));
     let (named, engine) = (one_line(&model.name), Some(model.engine.clone()));
     let source = Arc::new(move || match model.engine.stopped() {
         Some(error) => Err(without_folder(&error)),
@@ -197,7 +200,7 @@ fn of_folder(
         let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };
         let model = open(&AnswerOptions { model, ..how.clone() }, name)
             .map_err(|failure| failure.message().unwrap_or_else(|| "it was interrupted".to_owned()))?;
-        opened.line(slots_line(&model, parallel));
+        opened.line(SlotMemory::of(&model.engine, parallel));
         Ok(model)
     });
     let idle = args.idle_unload.map(Duration::from_secs);
@@ -209,12 +212,6 @@ fn of_folder(
     }
     let named = format!("{} of {}", units::counted(models, "model"), one_line(&folder));
     Ok(CommandModels { models: ServedModels::Library(library), named, engine: None })
-}
-
-/// Describes the memory that the KV caches of all slots may take, in one line.
-fn slots_line(model: &ServedModel, slots: usize) -> String {
-    let (counted, bytes) = (units::counted(slots, "slot"), units::bytes(model.slot_bytes(slots)));
-    format!("[{counted} of {} tokens: KV caches take up to {bytes}]", model.engine.context())
 }
 
 /// Waits for Ctrl-C or SIGTERM. Then waits up to `drain` for the current answer to end.

@@ -61,6 +61,7 @@ mod routes;
 mod sampling_fields;
 mod served_model;
 mod server_log;
+mod slot_memory;
 mod stream_event;
 mod thoughts;
 mod tokens;

@@ -194,8 +194,9 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         level: args.level.level,
         ..BenchOptions::default()
     };
-    if options.gpu.is_none() {
-        check_without_gpu(args)?;
+    match &options.gpu {
+        Some(gpu) => args.device.say_if_cut_on(gpu),
+        None => check_without_gpu(args)?,
     }
     if args.split.is_some() && !args.placement.contains(&Granularity::Neurons) {
         return Err(Failure::usage("--split: expected --placement neurons, because a split places neurons"));

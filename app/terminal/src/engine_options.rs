@@ -21,6 +21,7 @@ use thermocline_engine::{
 
 use crate::{
     draft_options::DraftOptions,
+    engine_notes,
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
@@ -30,7 +31,7 @@ use crate::{
 };
 use thermocline_host::{
     folders::Folders,
-    units::{parse_bytes, parse_tokens},
+    units::{self, parse_bytes, parse_tokens},
 };
 
 /// Options of the CPU.
@@ -58,7 +59,8 @@ pub struct DeviceArgs {
     /// of `thermocline devices` [default: auto, a GPU if there is one that holds the model]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<Device>,
-    /// Limit of the GPU memory to use, like 6GiB or 512MiB [default: all free memory]
+    /// Limit of the GPU memory to use, like 6GiB or 512MiB. No more than the GPU's memory is used
+    /// [default: all free memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub vram: Option<u64>,
     /// Kernels of no more than this tier, for tests
@@ -241,33 +243,13 @@ pub fn open_engine(
             device.refused(&Error::Gpu { adapter, reason, failure: GpuFailure::Lost })?
         }
         DeviceStatus::Gpu(memory) => {
+            device.say_if_cut(&memory.adapter, memory.card);
             memory.fallbacks.iter().for_each(|it| say(format_args!("[{}]", one_line(&it.to_string()))))
         }
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading(_) => {}
     }
-    say_what_differs(&engine);
+    engine_notes::say_what_differs(&engine);
     Ok(engine)
-}
-
-/// Reports a cache whose part in GPU memory has another type, and neurons of a split that are not
-/// in GPU memory.
-fn say_what_differs(engine: &Engine) {
-    let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
-    if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
-        say(format_args!(
-            "[the part of the KV cache in GPU memory is {gpu}, because the GPU cannot compute with {ram}]"
-        ));
-    }
-    if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
-        let why = match engine.device() {
-            DeviceStatus::Gpu(_) => "there is no room for the other neurons",
-            _ => "no GPU is used",
-        };
-        say(format_args!(
-            "[{} of the {} neurons of the split are in GPU memory: {why}]",
-            split.resident, split.neurons
-        ));
-    }
 }
 
 /// Opens the model's forward pass in `mode` on the requested device. The device takes as much of
@@ -288,7 +270,8 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
         let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::detect().map(|folders| folders.cache));
         let options = DeviceLoadOptions { gpu, cpu, chunk, gpu_use, speeds, ..DeviceLoadOptions::default() };
         match load_on_device(model, &options, &planner, &mut show) {
-            Ok((processor, _)) => {
+            Ok((processor, gpu)) => {
+                device.say_if_cut(&gpu.report().name, gpu.report().memory());
                 let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
                 forward.set_sparsity(mode);
                 // Predictors and similar data are uploaded after the weights.
@@ -347,6 +330,25 @@ impl DeviceArgs {
             }
             DeviceChoice::Auto(_) | DeviceChoice::Cpu => None,
         })
+    }
+
+    /// Says that the budget is larger than the `card` bytes of `adapter`, which limit it.
+    pub fn say_if_cut(&self, adapter: &str, card: Option<u64>) {
+        if let Some(card) = card.filter(|card| self.vram.is_some_and(|asked| asked > *card)) {
+            let adapter = one_line(adapter);
+            say(format_args!("[--vram: the budget is limited to {}, the memory of {adapter}]", units::bytes(card)));
+        }
+    }
+
+    /// As [`Self::say_if_cut`], before the GPU of `options` is opened.
+    pub fn say_if_cut_on(&self, options: &GpuOptions) {
+        if self.vram.is_none() {
+            return;
+        }
+        let all = adapters(&options.fallbacks);
+        if let Some(report) = options.adapter.among(&all).map(|at| &all[at]) {
+            self.say_if_cut(&report.name, report.memory());
+        }
     }
 
     /// Reports a GPU that cannot be used. This is an error if the user requested that GPU.

@@ -18,6 +18,7 @@ pub mod answer;
 pub mod answer_options;
 pub mod console;
 pub mod draft_options;
+mod engine_notes;
 pub mod engine_options;
 pub mod failure;
 pub mod generation_options;

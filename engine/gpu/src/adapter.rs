@@ -97,6 +97,11 @@ impl AdapterReport {
         !self.fallbacks.iter().any(|it| it.part == FallbackPart::Adapter)
     }
 
+    /// Returns the bytes of the adapter's memory, by the first source that reports them.
+    pub fn memory(&self) -> Option<u64> {
+        self.vram.iter().find_map(|reading| reading.total)
+    }
+
     /// Returns the disabled features.
     pub fn features_given_up(&self) -> impl Iterator<Item = GpuFeature> {
         self.fallbacks.iter().filter_map(|it| match it.part {

@@ -34,8 +34,8 @@ use thermocline_base::error::{Error, GpuFailure, Result};
 pub struct GpuOptions {
     /// Choice of the adapter.
     pub adapter: AdapterChoice,
-    /// Most bytes to allocate. `None`: nine tenths of the free memory that the system reports, or
-    /// no limit if the system reports none.
+    /// Most bytes to allocate, limited to the adapter's memory. `None`: nine tenths of the free
+    /// memory that the system reports, or no limit if the system reports none.
     pub budget: Option<u64>,
     /// Limits the kernels to this tier, if it is plainer than the adapter's.
     pub tier: Option<Tier>,
@@ -182,6 +182,7 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| of.lose(&format!("{reason:?}: {message}")));
 
         let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
+        let budget = budget.min(report.memory().unwrap_or(u64::MAX));
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
         let packed_dot = if packed { options.packed_dot } else { Some(false) };
         let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };

@@ -47,6 +47,11 @@ pub struct DeviceMemory {
     pub adapter: String,
     /// Largest number of bytes to use; `None` for no limit.
     pub budget: Option<u64>,
+    /// Bytes of the adapter's memory, which limits every budget; `None` if the system does not
+    /// report them.
+    pub card: Option<u64>,
+    /// True if this memory is a part of the RAM.
+    pub shares_ram: bool,
     /// Bytes in use.
     pub accounted: u64,
     /// Bytes in use by purpose, in the order of [`Purpose::ALL`].
@@ -55,6 +60,13 @@ pub struct DeviceMemory {
     pub moving: bool,
     /// Disabled features of the adapter.
     pub fallbacks: Vec<Fallback>,
+}
+
+impl DeviceMemory {
+    /// The budget in force if `bytes` are requested.
+    pub fn limited(&self, bytes: u64) -> u64 {
+        bytes.min(self.card.unwrap_or(u64::MAX))
+    }
 }
 
 /// A stage of a load into a GPU.

@@ -167,7 +167,7 @@ impl DeviceManager {
             DeviceState::Cpu => Vec::new(),
             DeviceState::InUse { memory, .. } => {
                 let now = memory.read();
-                if now.budget == Some(bytes) {
+                if now.budget == Some(now.limited(bytes)) {
                     return Vec::new();
                 }
                 self.engine.planner.clear_reserve();

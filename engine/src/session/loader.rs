@@ -268,6 +268,8 @@ impl MemoryLedger for Gpu {
         DeviceMemory {
             adapter: self.report().name.clone(),
             budget: Some(arena.budget()).filter(|budget| *budget < u64::MAX),
+            card: self.report().memory(),
+            shares_ram: self.report().kind.has_unified_memory() || self.report().kind == AdapterKind::Software,
             accounted: arena.used(),
             by_purpose: Purpose::ALL.map(|purpose| (purpose, arena.used_for(purpose))),
             moving: false,

@@ -257,7 +257,12 @@ fn server_says_at_its_start_how_much_memory_its_slots_may_take() {
     assert_eq!(&memory["most_kv_bytes"], &plan["ram_by_purpose"]["KV cache"], "{plan}");
     let said = serving.killed();
     let size = memory["most_kv_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 20);
-    assert!(said.contains(&format!("[3 slots of 256 tokens: KV caches take up to {size:.1} MiB]")), "{said}");
+    assert!(said.contains(&format!("[3 slots of 256 tokens: KV caches take up to {size:.1} MiB of RAM]")), "{said}");
+    let slots = ["--parallel", "3", "-c", "256", "--kv-type", "f16"];
+    let on_gpu = Serving::with(&[&slots[..], &["--device", "0"]].concat());
+    let said = on_gpu.killed();
+    let line = format!("[3 slots of 256 tokens: KV caches take up to {size:.1} MiB of GPU memory]");
+    assert!(said.contains(&line), "{said}");
     let limited = Serving::with(&["--parallel", "3", "-c", "256", "--kv-type", "f16", "--kv-budget", "1MiB"]);
     let memory = limited.client.get("/v1/thermocline").json(200)["memory"].clone();
     assert!(memory["most_kv_bytes"].as_u64() < plan["ram_by_purpose"]["KV cache"].as_u64(), "{memory}");

@@ -17,6 +17,7 @@ mod cli_logits;
 mod cli_lost_file;
 mod cli_out;
 mod cli_plan;
+mod cli_plan_memory;
 mod cli_run;
 mod cli_serve;
 mod cli_streams;

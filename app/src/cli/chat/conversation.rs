@@ -239,9 +239,16 @@ impl TerminalConversation {
         if let Some(bytes) = bytes {
             engine.set_vram_budget(bytes)?;
         }
-        Ok(match engine.vram_budget() {
-            Some(bytes) => format!("at most {} of GPU memory\n", units::bytes(bytes)),
-            None => "all free GPU memory\n".to_owned(),
+        let card = match engine.device() {
+            DeviceStatus::Gpu(memory) => memory.card,
+            _ => None,
+        };
+        Ok(match (engine.vram_budget(), card) {
+            (Some(bytes), Some(card)) if bytes > card => {
+                format!("at most {}, which is all of the GPU's memory\n", units::bytes(card))
+            }
+            (Some(bytes), _) => format!("at most {} of GPU memory\n", units::bytes(bytes)),
+            (None, _) => "all free GPU memory\n".to_owned(),
         })
     }
 

@@ -103,7 +103,7 @@ impl Estimates {
     /// Rank of the model of `card` by fit, best first: whole in VRAM, some neurons in VRAM, in RAM,
     /// unknown, on disk.
     pub fn rank(&self, card: &ModelCard) -> u8 {
-        if memory::total().is_some_and(|ram| needed(card) > ram) {
+        if memory::too_small_for(card.bytes).is_some() {
             return 4;
         }
         match self.known.get(&card.id).and_then(|entry| entry.answer.as_ref()).map(|answer| answer.fit) {
@@ -117,13 +117,12 @@ impl Estimates {
     /// A sentence about the fit and speed of the model of `card`. Starts a new estimate if an input
     /// has changed.
     pub fn sentence(&mut self, ctx: &Context, shell: &mut Shell, card: &ModelCard) -> String {
-        let ram = memory::total();
-        if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
-            let ram = bytes(ram);
+        if let Some(ram) = memory::too_small_for(card.bytes).map(bytes) {
             return format!(
                 "Larger than this computer's {ram} of RAM. Weights are read from disk for every token, which is slow."
             );
         }
+        let ram = memory::total();
         match shell.engine_handle.state() {
             ModelState::Ready { model, engine } if model == card.id => open(ctx, shell, &model, &engine, ram),
             _ => self.closed(ctx, shell, card, ram),
@@ -171,11 +170,6 @@ impl Estimates {
         let expected = answer.tokens_per_second.map(|rate| ExpectedSpeed { rate, corrected: false });
         words(vram, Some(answer.fit), remembered_speed(shell, &card.id.key(), &answer.setting, expected), ram)
     }
-}
-
-/// Bytes that a model needs with its KV cache, estimated from its card.
-fn needed(card: &ModelCard) -> u64 {
-    card.bytes + card.bytes / 16
 }
 
 /// The sentence for the open model. It uses the forecast and the speed that the budget slider

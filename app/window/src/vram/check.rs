@@ -53,6 +53,8 @@ mod tests {
         DeviceMemory {
             adapter: "card".to_owned(),
             budget: Some(budget),
+            card: None,
+            shares_ram: false,
             accounted: held,
             by_purpose,
             moving: false,

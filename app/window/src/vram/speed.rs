@@ -68,7 +68,7 @@ impl Speed {
 fn setting_in_force(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<SpeedSetting> {
     let adapter = match engine.device() {
         DeviceStatus::Gpu(memory) => {
-            let reached = engine.vram_budget().is_none_or(|asked| memory.budget == Some(asked));
+            let reached = engine.vram_budget().is_none_or(|asked| memory.budget == Some(memory.limited(asked)));
             (reached && !memory.moving).then_some(Some(memory.adapter))?
         }
         DeviceStatus::Cpu { .. } => None,

@@ -394,6 +394,8 @@ fn memory_bar_matches_its_snapshots() {
             let mut memory = DeviceMemory {
                 adapter: "card".to_owned(),
                 budget: Some(6 << 30),
+                card: None,
+                shares_ram: false,
                 accounted: 0,
                 by_purpose: Purpose::ALL.map(|purpose| (purpose, 0)),
                 moving: false,

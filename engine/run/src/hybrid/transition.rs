@@ -185,6 +185,7 @@ impl Residency for HybridProcessor {
                 "a change with a planned placement",
             ));
         };
+        let bytes = bytes.min(self.gpu.report().memory().unwrap_or(u64::MAX));
         let placement = planner.plan(model, bytes)?;
         self.drop_streaming_buffer();
         self.release(model, &placement, caches)?;

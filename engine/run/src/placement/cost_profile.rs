@@ -121,8 +121,10 @@ pub struct LayerCosts {
     pub predicted: Vec<f32>,
     /// Rows that decoding skips.
     pub skips: SkippedRows,
-    /// Products of attention, including keys and values; read for every token.
+    /// Products of attention or of a recurrent mixer; read for every token.
     pub attention_reads: Vec<ReadBytes>,
+    /// Keys and values, and recurrent states; read for every token.
+    pub cache_reads: Vec<ReadBytes>,
     /// Products of the predictor; read for every token.
     pub predictor_reads: Vec<ReadBytes>,
     /// Products of the router, the experts' latent and the shared expert; read for every token.
@@ -197,7 +199,9 @@ impl CostProfile {
             let kv = conversation.saturating_mul(inputs.sessions as u64);
             // Decoding computes a single token, without an observer of hidden values.
             let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);
-            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads(layer, shape, bytes, inputs));
+            let attention = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
+            let mut costs = LayerCosts::without_ffn(bytes, kv, attention);
+            costs.cache_reads = cache_reads(shape, bytes, inputs);
             let units = match &layer.ffn {
                 Ffn::None => 0,
                 Ffn::Dense(ffn) => {
@@ -262,8 +266,8 @@ impl CostProfile {
     /// The types of the weights that a token reads, without duplicates.
     pub fn weight_types(&self) -> Vec<TensorType> {
         let layers = self.layers.iter().flat_map(|layer| {
-            let all = layer.attention_reads.iter().chain(&layer.predictor_reads).chain(&layer.routing_reads);
-            all.chain([&layer.firing_read]).chain(&layer.other_reads).chain(&layer.whole_reads)
+            let each_token = layer.weights_of_each_token().chain(&layer.cache_reads);
+            each_token.chain([&layer.firing_read]).chain(&layer.other_reads).chain(&layer.whole_reads)
         });
         let mut types: Vec<TensorType> =
             layers.chain([&self.head.reads]).filter(|reads| reads.cpu > 0).map(|reads| reads.ty).collect();
@@ -280,7 +284,7 @@ impl CostProfile {
 }
 
 impl LayerCosts {
-    /// The costs of a layer without its FFN.
+    /// The costs of a layer without its FFN and its cache.
     pub(super) fn without_ffn(bytes: &LayerBytes, kv: u64, attention_reads: Vec<ReadBytes>) -> Self {
         LayerCosts {
             attention: bytes.attention,
@@ -296,6 +300,7 @@ impl LayerCosts {
             predicted: Vec::new(),
             skips: SkippedRows::Nothing,
             attention_reads,
+            cache_reads: Vec::new(),
             predictor_reads: Vec::new(),
             routing_reads: Vec::new(),
             firing_read: ReadBytes { ty: TensorType::F32, cpu: 0, device: 0 },
@@ -396,6 +401,25 @@ impl LayerCosts {
         ranks.map(|rank| self.rows_at(rank)).fold(ExpectedRows::default(), ExpectedRows::plus)
     }
 
+    /// The weights that every token reads, whichever units fire.
+    fn weights_of_each_token(&self) -> impl Iterator<Item = &ReadBytes> {
+        self.attention_reads.iter().chain(&self.predictor_reads).chain(&self.routing_reads)
+    }
+
+    /// Mean bytes of weights that the CPU reads for a token. With `hot` units on the device
+    /// (`None`: the whole layer is on the CPU), these are the weights of the cold units.
+    pub(super) fn cpu_weight_bytes(&self, hot: Option<ExpectedRows>) -> f64 {
+        let cold = self.all_rows().minus(hot.unwrap_or_default());
+        if hot.is_some() && cold.units < 0.5 {
+            return 0.0;
+        }
+        let each_token: u64 = self.weights_of_each_token().map(|reads| reads.cpu).sum();
+        let whole: u64 = self.whole_reads.iter().map(|reads| reads.cpu).sum();
+        let others: u64 = self.other_reads.iter().map(|reads| reads.cpu).sum();
+        let units = self.firing_read.cpu as f64 * cold.firing_rows + others as f64 * cold.other_rows;
+        units + (whole + if hot.is_some() { 0 } else { each_token }) as f64
+    }
+
     /// Expected rows of all units.
     pub(super) fn all_rows(&self) -> ExpectedRows {
         self.prefix_rows.last().copied().unwrap_or_default()
@@ -451,13 +475,8 @@ fn row_reads(matrix: &Matrix) -> ReadBytes {
     }
 }
 
-/// Reads of a layer's attention or recurrent mixer, with a half-filled cache.
-fn attention_reads(
-    layer: &LayerWeights,
-    shape: &LayerConfig,
-    bytes: &LayerBytes,
-    inputs: &PlanInputs,
-) -> Vec<ReadBytes> {
+/// Reads of a layer's keys, values and recurrent state, with a half-filled cache.
+fn cache_reads(shape: &LayerConfig, bytes: &LayerBytes, inputs: &PlanInputs) -> Vec<ReadBytes> {
     let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
     let kv_row = |of: &AttentionConfig| of.cached_bytes(|len| inputs.kv_type.row_bytes(len));
     let ty = match inputs.kv_type {
@@ -465,7 +484,7 @@ fn attention_reads(
         KvType::F32 => TensorType::F32,
         KvType::Q8_0 => TensorType::Q8_0,
     };
-    let mut reads: Vec<ReadBytes> = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
+    let mut reads = Vec::new();
     if let Some(of) = &shape.attention {
         let seen = filled.min(of.seen().length as u64);
         // A layer without bytes of its own reads keys and values that are counted with another

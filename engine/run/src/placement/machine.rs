@@ -9,6 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::MemorySizes;
 use thermocline_base::{
     error::{Error, FileAction, Location, Result},
     files::keep_json,
@@ -30,6 +31,12 @@ pub struct Machine {
     /// True if the speeds are not measured, but published or typical figures.
     #[serde(default)]
     pub assumed: bool,
+    /// Sizes of the memory. Files of older versions have none.
+    #[serde(default)]
+    pub memory: MemorySizes,
+    /// Bytes per second of large reads from the disk that holds the models, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<f64>,
 }
 
 /// Bytes per second of products with weights of one type, one token at a time.
@@ -214,7 +221,7 @@ impl Machine {
             by_type.for_each(round);
             all(&mut gpu.rates);
         }
-        Machine { version: VERSION, cpu, gpu, assumed: false }
+        Machine { version: VERSION, cpu, gpu, assumed: false, memory: MemorySizes::default(), disk: None }
     }
 
     /// A typical desktop: two channels of DDR4, and a mid-range graphics card. Used if nothing can
@@ -250,6 +257,8 @@ impl Machine {
                 limits: Self::typical_limits(),
             }),
             assumed: true,
+            memory: MemorySizes::default(),
+            disk: None,
         }
     }
 
@@ -318,6 +327,7 @@ impl Machine {
         let (speeds, times, fractions) = (&(1e3..=1e15), &(0.0..=60.0), &(0.01..=1.0));
         let cpu = &self.cpu;
         let mut figures = vec![("cpu.memory", cpu.memory, speeds), ("cpu.join", cpu.join, times)];
+        figures.extend(self.disk.map(|disk| ("disk", disk, speeds)));
         let (mut rates, mut others) = (vec![("cpu.rates", &cpu.rates)], vec![("cpu.prompts", &cpu.prompts, speeds)]);
         if let Some(gpu) = &self.gpu {
             figures.extend([
@@ -368,12 +378,28 @@ mod tests {
             gpu.together = Some(SharedMemory { cpu: 0.5, gpu: 0.75 });
             gpu.bursts.insert("Q4_0".to_owned(), 0.334);
         }
+        machine.memory = MemorySizes { ram: Some(24 << 30), vram: Some(8 << 30) };
+        machine.disk = Some(3.5e9);
         machine.store(&path).unwrap();
         assert_eq!(Machine::load(&path).unwrap(), machine);
         machine.gpu = None;
         machine.store(&path).unwrap();
         assert_eq!(Machine::load(&path).unwrap(), machine);
         assert_ne!(path, Machine::file(&folder.path().join("deeper"), "cpu", Some(("card", "1.3"))));
+    }
+
+    #[test]
+    fn file_without_sizes_loads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("machine.json");
+        let mut machine = Machine::typical();
+        machine.memory.ram = Some(24 << 30);
+        machine.store(&path).unwrap();
+        let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(file["memory"]["ram"], 24_u64 << 30, "{file}");
+        file.as_object_mut().unwrap().remove("memory");
+        fs::write(&path, file.to_string()).unwrap();
+        assert_eq!(Machine::load(&path).unwrap(), Machine::typical());
     }
 
     #[test]
@@ -400,6 +426,8 @@ mod tests {
             ("\"hand_over\": ", "\"hand_over\": -", "gpu.hand_over"),
             ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
             ("\"threads\"", "\"treads\"", "treads"),
+            ("\"memory\": {", "\"memory\": {\"ram\": -1,", "speeds"),
+            ("\"memory\": {", "\"disk\": 0, \"memory\": {", "disk"),
             ("{", "", "JSON"),
         ] {
             assert!(good.contains(from), "{from} in {good}");

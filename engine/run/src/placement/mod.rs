@@ -8,6 +8,7 @@
 //! [`PlacementSolver`] combines these for engines, `thermocline plan` and benchmarks.
 //! [`PlacementSolver::forecast`] predicts the effect of a budget, and [`TokenTime`] divides the
 //! time of a plan's token into parts. A [`PublishedMachine`] describes a PC that is not at hand.
+//! [`RamShortage`] prices the reads from the disk of a plan that does not fit into RAM.
 //!
 //! ```
 //! use thermocline_model::{LoadOptions, Model};
@@ -43,6 +44,7 @@ mod machine;
 mod plan;
 mod powerinfer_split;
 mod published;
+mod ram;
 mod resident_parts;
 mod solver;
 mod streaming;
@@ -62,7 +64,8 @@ pub use machine::{
 };
 pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
-pub use published::{MemorySizes, PublishedCpu, PublishedGpu, PublishedMachine};
+pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
+pub use ram::{MemorySizes, RamNeed, RamShortage};
 pub use resident_parts::{Granularity, Placement};
 pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, StreamedChunk, Streaming, StreamingBufferSize};

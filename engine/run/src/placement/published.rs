@@ -4,7 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory, of_all_types};
+use super::{
+    MemorySizes,
+    machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory, of_all_types},
+};
 use thermocline_base::error::{Error, Result};
 
 /// Fraction of the RAM's published bandwidth that sequential reads reach. Two channels of DDR4 and
@@ -45,6 +48,9 @@ pub struct PublishedMachine {
     pub cpu: PublishedCpu,
     /// The GPU, if there is one.
     pub gpu: Option<PublishedGpu>,
+    /// Sequential reads of the disk in 10^9 bytes per second, if published.
+    #[serde(default)]
+    pub disk_gb_s: Option<f64>,
 }
 
 /// Published figures of a CPU.
@@ -86,26 +92,6 @@ pub struct PublishedGpu {
     pub source: String,
 }
 
-/// Sizes of a machine's memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemorySizes {
-    /// The CPU's memory.
-    pub ram: u64,
-    /// The GPU's memory; 0 without a GPU.
-    pub vram: u64,
-    /// True if `vram` is a part of `ram`.
-    pub unified: bool,
-}
-
-impl MemorySizes {
-    /// Number of bytes by which RAM is too small for a plan with `in_ram` bytes in RAM and `on_gpu`
-    /// bytes in GPU memory.
-    pub fn missing(&self, in_ram: u64, on_gpu: u64) -> u64 {
-        let shared = if self.unified { on_gpu } else { 0 };
-        in_ram.saturating_add(shared).saturating_sub(self.ram)
-    }
-}
-
 impl PublishedMachine {
     /// Parses the machine in `text`, a JSON object. Errors call it `name`.
     ///
@@ -115,7 +101,7 @@ impl PublishedMachine {
         let refuse = |got: String| Error::invalid("published machine", format!("plausible figures of {name}"), got);
         let machine: PublishedMachine = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         let gpu = machine.gpu.iter().flat_map(|gpu| [gpu.memory_gib, gpu.memory_gb_s, gpu.bus_gb_s, gpu.half_tflops]);
-        let mut figures = gpu.chain([machine.cpu.memory_gb_s, machine.cpu.memory_gib]);
+        let mut figures = gpu.chain([machine.cpu.memory_gb_s, machine.cpu.memory_gib]).chain(machine.disk_gb_s);
         if let Some(wrong) = figures.find(|figure| !(0.1..1e5).contains(figure)) {
             return Err(refuse(wrong.to_string()));
         }
@@ -126,16 +112,12 @@ impl PublishedMachine {
     }
 
     /// Sizes of the machine's memory.
-    pub fn memory(&self) -> MemorySizes {
+    fn memory(&self) -> MemorySizes {
         let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
-        MemorySizes {
-            ram: bytes(self.cpu.memory_gib),
-            vram: self.gpu.as_ref().map_or(0, |gpu| bytes(gpu.memory_gib)),
-            unified: self.gpu.as_ref().is_some_and(|gpu| gpu.unified),
-        }
+        MemorySizes { ram: Some(bytes(self.cpu.memory_gib)), vram: self.gpu.as_ref().map(|gpu| bytes(gpu.memory_gib)) }
     }
 
-    /// Speeds for planning.
+    /// Speeds and sizes for planning.
     pub fn machine(&self) -> Machine {
         let ram = self.cpu.memory_gb_s * 1e9 * RAM_IN_ORDER;
         let known = CPU_PROMPTS.iter().find(|(kernels, _)| *kernels == self.cpu.kernels);
@@ -174,6 +156,7 @@ impl PublishedMachine {
         });
         let mut machine = Machine::new(cpu, gpu);
         machine.assumed = true;
+        (machine.memory, machine.disk) = (self.memory(), self.disk_gb_s.map(|rate| rate * 1e9));
         machine
     }
 }
@@ -188,21 +171,13 @@ mod tests {
         "gpu": {"name": "g", "memory_gib": 24, "memory_gb_s": 1000, "bus_gb_s": 32, "half_tflops": 80, "source": "s"}}"#;
 
     #[test]
-    fn unified_memory_is_one_budget() {
-        let gib = 1_u64 << 30;
-        let card = PublishedMachine::from_json("a", TEXT).unwrap().memory();
-        assert_eq!(card, MemorySizes { ram: 64 * gib, vram: 24 * gib, unified: false });
-        let one = MemorySizes { unified: true, ..card };
-        let missing = |sizes: MemorySizes, in_ram: u64, on_gpu: u64| sizes.missing(in_ram * gib, on_gpu * gib) / gib;
-        assert_eq!((missing(card, 50, 20), missing(card, 70, 20)), (0, 6));
-        assert_eq!((missing(one, 50, 20), missing(one, 40, 20)), (6, 0));
-    }
-
-    #[test]
     fn published_figures_become_speeds_of_every_weight_type() {
         let published = PublishedMachine::from_json("a", TEXT).unwrap();
         let machine = published.machine();
-        assert_eq!(published.memory().vram, 24 << 30);
+        assert_eq!(machine.memory, MemorySizes { ram: Some(64 << 30), vram: Some(24 << 30) });
+        assert_eq!(machine.disk, None);
+        let with_disk = TEXT.replacen('{', "{\"disk_gb_s\": 3.5, ", 1);
+        assert_eq!(PublishedMachine::from_json("a", &with_disk).unwrap().machine().disk, Some(3.5e9));
         assert!(machine.assumed && machine.knows(&[TensorType::Q4_0, TensorType::MXFP4, TensorType::F16]));
         let gpu = machine.gpu.unwrap();
         assert!(gpu.rate(TensorType::Q4_K).sequential > 15.0 * machine.cpu.rate(TensorType::Q4_K).sequential);

@@ -93,7 +93,7 @@ impl LayerRates {
         starts: f64,
     ) -> Self {
         let seconds = |reads: &ReadBytes| bytes(reads) as f64 / rate(reads.ty).sequential;
-        let attention = costs.attention_reads.iter().map(seconds).sum::<f64>() + starts;
+        let attention = costs.attention_reads.iter().chain(&costs.cache_reads).map(seconds).sum::<f64>() + starts;
         let others = costs.predictor_reads.iter().chain(&costs.routing_reads);
         LayerRates {
             attention,

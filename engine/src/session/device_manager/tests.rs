@@ -146,6 +146,8 @@ impl MemoryLedger for TestLedger {
         DeviceMemory {
             adapter: "stand-in".to_owned(),
             budget,
+            card: None,
+            shares_ram: false,
             accounted,
             by_purpose,
             moving: false,
