@@ -37,7 +37,15 @@ def plan(shape, machine, gib, rule, ty="q4_0", active=0.10, mode="predicted"):
 
 
 def speed(it):
-    return "-" if it is None else f"{it['tokens_per_second']:.2f}"
+    """The speed of a plan; a dash without a plan or if the model does not fit into RAM."""
+    rate = it and it["tokens_per_second"]
+    return f"{rate:.2f}" if rate else "-"
+
+
+def ratio(one, other):
+    """The ratio of two plans' speeds; None if one of them has no speed."""
+    rates = [it and it["tokens_per_second"] for it in (one, other)]
+    return rates[0] / rates[1] if all(rates) else None
 
 
 def parts(it):
@@ -84,9 +92,10 @@ def rules():
             plans = [plan(shape, CARD, 24, rule, ty, active) for rule in RULES]
             dense = plan(shape, CARD, 24, "layers", ty, active, "dense")
             best = plans[0]
-            shares = [f"{part:.0f}" for part in parts(best)]
-            ratio = "-" if dense is None else f"{best['tokens_per_second'] / dense['tokens_per_second']:.1f}"
-            rows.append([label, ty.upper()] + [speed(it) for it in plans] + [speed(dense), ratio, " / ".join(shares)])
+            shares = [f"{part:.0f}" for part in parts(best)] if speed(best) != "-" else ["-"]
+            faster = ratio(best, dense)
+            faster = f"{faster:.1f}" if faster else "-"
+            rows.append([label, ty.upper()] + [speed(it) for it in plans] + [speed(dense), faster, " / ".join(shares)])
     heads = ["model", "type", "neurons", "PowerInfer's rule", "whole layers", "whole layers, dense", "neurons : dense",
              "GPU / CPU / hand-over / rest [%]"]
     return table(heads, rows)
@@ -101,8 +110,8 @@ def server():
             whole = plan(shape, "a100-80g", 80, "neurons", ty, active, "dense")
             fits = whole is not None and whole["bytes"] >= 0.98 * whole["everything"] and whole["head"]
             if fits:
-                share = card["tokens_per_second"] / whole["tokens_per_second"]
-                rows.append([label, ty.upper(), speed(card), speed(whole), f"{100 * share:.0f} %"])
+                share = ratio(card, whole)
+                rows.append([label, ty.upper(), speed(card), speed(whole), f"{100 * share:.0f} %" if share else "-"])
             else:
                 rows.append([label, ty.upper(), speed(card), "does not fit", "-"])
     return table(["model", "type", "RTX 4090, 24 GiB", "A100 80 GB, dense", "relative speed"], rows)

@@ -357,11 +357,13 @@ fn shape_is_planned_for_a_published_machine_without_a_file() {
         thermocline(&[&["plan", "--shape", shape, "--machine", machine, "--json"][..], more].concat()).json()
     };
     let card = plan("relu-llama-70b", "rtx4090-i9", &[]);
-    let alone = plan("relu-llama-70b", "i5-10400", &[]);
+    let alone = plan("relu-llama-70b", "rtx4090-i9", &["--vram", "0"]);
     assert_eq!(card["layers"].as_array().unwrap().len(), 80);
     assert!(speed(&card) > 1.3 * speed(&alone) && speed(&alone) > 0.1, "{} {}", speed(&card), speed(&alone));
     let small = plan("relu-llama-70b", "rtx4090-i9", &["--vram", "8GiB"]);
     assert!(speed(&small) < speed(&card), "{} {}", speed(&small), speed(&card));
+    let small_pc = plan("relu-llama-70b", "i5-10400", &[]);
+    assert!(small_pc["tokens_per_second"].is_null() && small_pc["missing_ram"].as_u64() > Some(16 << 30));
     // Twice as many firing neurons cost speed, and so do wider weights.
     let busy = plan("relu-llama-70b", "rtx4090-i9", &["--active", "0.3"]);
     let wide = plan("relu-llama-70b", "rtx4090-i9", &["--type", "f16"]);

@@ -67,8 +67,8 @@ impl PlanReport<'_> {
         };
         let PricedPlan { plan, ram, .. } = &self.priced;
         let [needed, weights] = [ram.need.total(), ram.need.weights].map(units::bytes);
-        let there = ram.there.map(|ram| format!(" of {}", units::bytes(ram))).unwrap_or_default();
-        text += &format!("RAM       {needed}{there}, with {weights} of weights\n");
+        let there = ram.there.map(|ram| format!("; the machine has {}", units::bytes(ram))).unwrap_or_default();
+        text += &format!("RAM       {needed} needed, {weights} of them weights{there}\n");
         for (what, bytes) in ram.by_purpose.iter().filter(|(_, bytes)| *bytes > 0) {
             text += &format!("RAM       {} beside the file, for {what}\n", units::bytes(*bytes));
         }
