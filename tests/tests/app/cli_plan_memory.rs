@@ -53,8 +53,8 @@ fn speed_of_a_model_larger_than_ram_includes_the_disk() {
     let (some, text) = planned(needed - GIB, Some(2e9));
     let read = number(&some, "disk_bytes_per_token");
     assert_eq!((&some["missing_ram"], &some["ram_needed"]), (&json!(GIB), &json!(needed)));
-    // A token reads all weights except the embedding, which has less than a twentieth of them.
-    assert!((0.95..1.0).contains(&(read / GIB as f64)), "{read}");
+    // A token reads all weights except the embedding and the predictors, less than a tenth of them.
+    assert!((0.9..1.0).contains(&(read / GIB as f64)), "{read}");
     let seconds = number(&all, "seconds") + read / 2e9;
     assert!((number(&some, "seconds") / seconds - 1.0).abs() < 1e-9, "{some}");
     assert!((number(&some, "tokens_per_second") * seconds - 1.0).abs() < 1e-9, "{some}");
