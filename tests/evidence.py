@@ -173,6 +173,7 @@ from the bytes per second that the figures imply. The median error is **{median}
 
 *Calculated*, in tokens/s, with `--sparsity predicted` and a context of 2,048 tokens. The machine
 has a Core i9-13900K and an RTX 4090, and the model uses no more VRAM than the column says.
+A dash means that the model does not fit into its 192 GiB of RAM.
 
 ![Calculated decoding speed by VRAM](evidence.svg)
 
