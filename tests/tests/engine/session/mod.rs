@@ -6,6 +6,7 @@ mod answers;
 mod draft_model;
 mod drafters;
 mod embeddings;
+mod many_prompts;
 mod prompts;
 mod recurrent;
 mod speculation;
