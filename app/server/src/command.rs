@@ -136,6 +136,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
     let events = log.clone();
     let server = Server::start(options, models, move |event| events.event(&event)).map_err(Failure::usage)?;
+    // Whoever waits for the address gets what was said before it.
+    log.flush();
     answer::print(&format!("{named} at {}\n", server.url()))?;
     let drain = Duration::from_secs(args.drain);
     let ended = wait(&server, engine.as_ref(), &watch, &termination, drain, &log);

@@ -181,8 +181,8 @@ impl Gpu {
         let of = health.clone();
         device.set_device_lost_callback(move |reason, message| of.lose(&format!("{reason:?}: {message}")));
 
-        let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
-        let budget = budget.min(report.memory().unwrap_or(u64::MAX));
+        let asked = options.budget.map(|budget| budget.min(report.memory().unwrap_or(u64::MAX)));
+        let budget = asked.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
         let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
         let packed_dot = if packed { options.packed_dot } else { Some(false) };
         let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };

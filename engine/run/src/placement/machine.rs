@@ -426,7 +426,7 @@ mod tests {
             ("\"hand_over\": ", "\"hand_over\": -", "gpu.hand_over"),
             ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
             ("\"threads\"", "\"treads\"", "treads"),
-            ("\"memory\": {", "\"memory\": {\"ram\": -1,", "speeds"),
+            ("\"ram\": null", "\"ram\": -1", "speeds"),
             ("\"memory\": {", "\"disk\": 0, \"memory\": {", "disk"),
             ("{", "", "JSON"),
         ] {
