@@ -57,8 +57,8 @@ If a plan needs more RAM than there is, each token reads weights from the disk. 
 includes these reads if the file states the disk's speed in bytes per second, like
 `\"disk\": 3500000000.0`. Otherwise no speed is predicted.";
 
-/// Shows which parts of a model fit into a budget of GPU memory, whether the rest fits into RAM, and
-/// the predicted speed
+/// Shows which parts of a model fit into a budget of GPU memory, whether the rest fits into RAM,
+/// and the predicted speed
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
