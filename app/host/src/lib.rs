@@ -11,6 +11,7 @@
 
 pub mod answer_stats;
 pub mod builtin;
+mod control_group;
 pub mod engine_handle;
 pub mod folders;
 pub mod library;

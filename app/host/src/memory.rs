@@ -1,16 +1,34 @@
-//! The RAM of this machine: the total, and whether more can be allocated.
+//! The RAM of this machine and of this process: the total, and whether more can be allocated.
 
 use std::sync::OnceLock;
 
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
+use crate::control_group;
+
 /// One part in this many of the free RAM must stay free.
 const SPARE: u64 = 16;
 
-/// Returns the total bytes of RAM, read once; `None` if the system does not report them.
+/// Returns the total bytes of RAM, read once; `None` if the system does not report them. A limit
+/// of this process counts as the total.
 pub fn total() -> Option<u64> {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
-    *TOTAL.get_or_init(|| system().map(|system| system.total_memory()).filter(|bytes| *bytes > 0))
+    *TOTAL.get_or_init(|| {
+        let total = system().map(|system| system.total_memory()).filter(|bytes| *bytes > 0);
+        total.map(|total| control_group::limit().map_or(total, |limit| limit.min(total)))
+    })
+}
+
+/// Returns the bytes of RAM that are free for this process. The system's cache of files counts as
+/// free. `None` if the system does not report them.
+pub fn free() -> Option<u64> {
+    let free = system().map(|system| system.available_memory()).filter(|bytes| *bytes > 0);
+    free.map(|free| control_group::free().map_or(free, |limit| limit.min(free)))
+}
+
+/// Returns the bytes of RAM that a model may take: those that are free, with a little to spare.
+pub fn usable() -> Option<u64> {
+    free().map(|free| free - free / SPARE)
 }
 
 /// Returns the total bytes of RAM if a model of `bytes` does not fit with its KV cache, which is
@@ -36,8 +54,10 @@ fn system() -> Option<System> {
 /// # Errors
 /// The number of free bytes.
 pub fn check(bytes: u64) -> Result<(), u64> {
-    let free = system().map_or(0, |system| system.available_memory());
-    if free > 0 && bytes > free - free / SPARE { Err(free) } else { Ok(()) }
+    match free() {
+        Some(free) if bytes > free - free / SPARE => Err(free),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -49,6 +69,7 @@ mod tests {
         assert!(total().is_some_and(|bytes| bytes > 0) && total() == total());
         let ram = total().unwrap();
         assert_eq!([ram / 17 * 16, ram / 17 * 16 + 64, u64::MAX].map(too_small_for), [None, Some(ram), Some(ram)]);
+        assert!(usable() <= free() && free().is_some_and(|free| free <= total().unwrap_or(0)));
         assert!(check(0).is_ok());
         assert!(check(u64::MAX).is_err_and(|free| free > 0));
     }

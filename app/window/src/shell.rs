@@ -29,6 +29,7 @@ use thermocline_host::{
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
     library::ModelId,
+    memory,
     remote::KeyStore,
 };
 use thermocline_rich_text::{waker::Waker, widgets};
@@ -292,6 +293,7 @@ impl Shell {
             adaptive: chosen.adaptive,
             counts: (!self.settings.no_counts).then(|| self.folders.counts()),
             speeds: Some(self.folders.cache.clone()),
+            ram: memory::usable(),
             ..defaults
         }
     }

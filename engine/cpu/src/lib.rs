@@ -22,6 +22,7 @@ mod isa;
 mod matmul;
 mod neurons;
 pub mod ops;
+mod paged_reads;
 mod pool;
 mod product_input;
 mod row_lists;

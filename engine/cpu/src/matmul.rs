@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, code_panels, few_tokens, gemm,
+    Cpu, code_panels, few_tokens, gemm, paged_reads,
     pool::{ColumnsMut, split_columns},
     product_input::QuantisedInputBuffer,
     row_selection::{AHEAD, RowSelection, prefetch_distance},
@@ -160,6 +160,7 @@ impl Cpu {
             }
             return;
         }
+        paged_reads::of_jobs(jobs);
         if tokens == 1 {
             return self.matvec(jobs, &[x]);
         }
@@ -208,6 +209,7 @@ impl Cpu {
             return jobs.for_each(|(job, x)| self.matmul_rows(job, x, tokens));
         }
         jobs.iter().zip(inputs).for_each(|(job, x)| job.check(x, 1));
+        paged_reads::of_jobs(jobs);
         self.matvec(jobs, inputs);
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, Scratch,
+    Cpu, Scratch, paged_reads,
     pool::{ColumnsMut, split_columns},
     row_selection::{RowSelection, prefetch_distance},
     simd::{AXPY_ROWS, ScaledRow},
@@ -86,6 +86,7 @@ impl Cpu {
             assert_eq!(out.len(), weight.cols(), "an output {} wide", weight.cols());
             debug_assert!(rows.is_none_or(|rows| rows.is_sorted()), "rows in order");
         }
+        paged_reads::of_sums(sums);
         self.scratch.with(|Scratch { active, partial, .. }| {
             active.clear();
             let mut ends: SmallVec<[usize; 32]> = SmallVec::new();
@@ -141,6 +142,7 @@ impl Cpu {
         self.scratch.with(|scratch| {
             let lists = &mut scratch.firing;
             lists.count(self.isa, a, n);
+            paged_reads::of_active(weight, selection, lists.active());
             if lists.are_short() {
                 self.add_firing(weight, selection, a, lists, out);
                 return lists.active().len();

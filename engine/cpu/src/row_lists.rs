@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Cpu, matmul::rows_of};
+use super::{Cpu, matmul::rows_of, paged_reads};
 use thermocline_formats::format::Matrix;
 
 /// One token's product with selected rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
@@ -42,6 +42,7 @@ impl Cpu {
             assert_eq!(token.x.len(), weight.cols(), "activations of {} columns", weight.cols());
             assert_eq!(token.out.len(), token.rows.len(), "outputs of {} rows", token.rows.len());
         }
+        paged_reads::of_tokens(weight, tokens);
         let inputs: SmallVec<[&[f32]; 16]> = tokens.iter().map(|token| token.x).collect();
         self.scratch.with(|scratch| {
             let codes = &mut scratch.rows;

@@ -21,6 +21,7 @@ mod load;
 pub mod mask;
 mod neuron_major;
 mod outline;
+mod paged;
 mod parts;
 mod pruned;
 mod read_bytes;

@@ -43,6 +43,9 @@ use thermocline_run::{
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
+/// Bytes of RAM that an engine takes beside weights and KV caches, about.
+const WORKING_BYTES: u64 = 64 << 20;
+
 /// Bytes that an engine holds, including those on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
@@ -188,6 +191,10 @@ impl Engine {
         let follows = blind || model.config.experts.is_some();
         let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
+        if let Some(ram) = options.ram {
+            let others = CacheBytes::of(&model.config, context, options.kv_type).total() + WORKING_BYTES;
+            model.keep_within(ram.saturating_sub(others));
+        }
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);

@@ -43,6 +43,10 @@ pub struct EngineOptions {
     pub activation: Option<Activation>,
     /// Whether the files are mapped or read into RAM.
     pub read_mode: ReadMode,
+    /// Bytes of RAM that the model may take: its mapped weights, and the KV cache of one session.
+    /// Weights beyond that are read from disk when they are needed. `None` leaves it to the system
+    /// which weights are in RAM.
+    pub ram: Option<u64>,
     /// Where to look for the sidecar, which `prepare` wrote.
     pub sidecar: SidecarChoice,
     /// File of a draft model: a small model with the same tokens, which proposes tokens to the
@@ -137,6 +141,7 @@ impl Default for EngineOptions {
             cpu: CpuOptions::default(),
             activation: None,
             read_mode: ReadMode::Map,
+            ram: None,
             sidecar: SidecarChoice::Beside,
             draft: None,
             chunk: 512,

@@ -26,6 +26,7 @@ mod hybrid;
 mod kept_counts;
 mod kv_cache;
 mod kv_pages;
+mod larger_than_ram;
 mod lost_file;
 mod models;
 mod moe;

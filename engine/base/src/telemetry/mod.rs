@@ -4,10 +4,12 @@
 //! which neurons fire, token by token. This module imports no other module of the engine.
 
 mod counters;
+mod decayed_counts;
 mod meter;
 pub mod neurons;
 mod rate;
 
 pub use counters::{Gauge, Ratio, Snapshot, Telemetry, TelemetryFigures};
+pub use decayed_counts::DecayedCounts;
 pub use meter::Meter;
 pub use rate::Rate;

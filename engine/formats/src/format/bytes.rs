@@ -11,12 +11,15 @@ use super::MappedFile;
 /// A range of bytes with a shared owner. Clones are cheap.
 #[derive(Clone)]
 pub struct Bytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: BytesOwner,
     /// The file that the owner maps, if the file can be lost.
     file: Option<Arc<MappedFile>>,
     start: usize,
     len: usize,
 }
+
+/// Who holds the memory of [`Bytes`].
+pub(super) type BytesOwner = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 impl Bytes {
     /// All bytes of `owner`.
@@ -34,6 +37,11 @@ impl Bytes {
     /// The mapped file that contains the bytes. `None` for bytes that cannot be lost.
     pub(crate) fn file(&self) -> Option<&Arc<MappedFile>> {
         self.file.as_ref()
+    }
+
+    /// Who holds the memory.
+    pub(super) fn owner(&self) -> &BytesOwner {
+        &self.owner
     }
 
     /// A sub-range with the same owner. `None` if it is out of bounds.

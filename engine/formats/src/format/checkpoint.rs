@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
-use super::{MappedFile, Metadata, Tensor};
+use super::{MappedFile, Metadata, Pager, Tensor};
 use thermocline_base::error::{Error, Location, Result};
 
 /// The container of a checkpoint.
@@ -59,6 +59,11 @@ impl MappedFiles {
         let mut files = MappedFiles::default();
         tensors.into_iter().filter_map(|tensor| tensor.data.file()).for_each(|file| files.add(file));
         files
+    }
+
+    /// Decides which pages of the files are in memory. `None` if all of them may be.
+    pub fn pager(&self) -> Option<&Pager> {
+        self.0.iter().find_map(|file| file.pager())
     }
 
     fn add(&mut self, file: &Arc<MappedFile>) {

@@ -3,9 +3,13 @@
 use std::{
     fs::File,
     path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use super::{Pager, mmap::hints};
 use thermocline_base::error::{Error, Result};
 
 /// A mapped file. If another program truncates it, or its disk goes away, the map reads as zeros
@@ -17,13 +21,14 @@ pub struct MappedFile {
     /// Length in bytes when the file was mapped.
     len: u64,
     lost: AtomicBool,
+    pager: OnceLock<Arc<Pager>>,
 }
 
 impl MappedFile {
     /// Describes `file`, opened at `path`, whose first `len` bytes are mapped.
     #[cfg(unix)]
     pub(super) fn new(path: PathBuf, file: File, len: u64) -> Self {
-        MappedFile { path, file, len, lost: AtomicBool::new(false) }
+        MappedFile { path, file, len, lost: AtomicBool::new(false), pager: OnceLock::new() }
     }
 
     /// The path at which the file was opened.
@@ -35,6 +40,22 @@ impl MappedFile {
     /// Records that the map contains zeros instead of the file. Signal handlers may call it.
     pub(super) fn mark_lost(&self) {
         self.lost.store(true, Ordering::Release);
+    }
+
+    /// Decides which pages are in memory. `None` if all of them may be.
+    pub(super) fn pager(&self) -> Option<&Pager> {
+        self.pager.get().map(Arc::as_ref)
+    }
+
+    /// Sets the pager, once.
+    pub(super) fn set_pager(&self, pager: &Arc<Pager>) {
+        self.pager.get_or_init(|| Arc::clone(pager));
+    }
+
+    /// Frees the memory of `pages`, whole pages of the map at `offset`. The next access reads them
+    /// again.
+    pub(super) fn forget(&self, pages: &[u8], offset: u64) {
+        hints::forget(pages, &self.file, offset);
     }
 
     /// Checks that all bytes read from the map so far came from the file.

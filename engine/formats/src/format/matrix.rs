@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{Bytes, MappedFile};
+use super::{Bytes, MappedFile, Pager};
 use crate::quant::{self, TensorType, WeightType};
 
 /// A `[rows, cols]` matrix with contiguous rows of whole blocks. Its weights are those of the
@@ -67,9 +67,21 @@ impl Matrix {
         &self.data
     }
 
+    /// All rows, shared.
+    pub fn bytes(&self) -> &Bytes {
+        &self.data
+    }
+
     /// The mapped file that contains the rows. `None` if the rows are in memory.
     pub fn file(&self) -> Option<&Arc<MappedFile>> {
         self.data.file()
+    }
+
+    /// Decides which rows are in memory, if the matrix is in a file that is larger than the RAM that
+    /// it may use.
+    #[inline]
+    pub fn pager(&self) -> Option<&Pager> {
+        self.data.file()?.pager()
     }
 
     /// Row `row`, encoded.

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+pub(super) mod hints;
 #[cfg(unix)]
 mod lost;
 

@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn experts_chosen_a_few_tokens_ago_replace_those_of_long_ago() {
         let mut counts = DecayedCounts::new(6, 1.0);
-        [1 << 0, 1 << 1, 0, 0, 0, 1 << 2].iter().for_each(|chosen| counts.add_token(&[*chosen]));
+        [Some(0), Some(1), None, None, None, Some(2)].into_iter().for_each(|chosen| counts.add_token(chosen));
         assert_eq!(exchange_experts(&counts, &[0, 1], 9), [SlotExchange { slot: 0, incoming: 2 }]);
         // An expert that was chosen just now stays.
         assert_eq!(exchange_experts(&counts, &[2], 9), []);

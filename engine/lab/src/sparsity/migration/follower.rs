@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{DecayedCounts, ExpertScores, RecallControl, exchange, token_bucket::TokenBucket};
 use thermocline_base::telemetry::neurons::LayerFiring;
-use thermocline_model::{Ffn, FfnWeights, Model};
+use thermocline_model::{Ffn, FfnWeights, Model, mask};
 use thermocline_run::{placement::Placement, runtime::ThresholdCorrection};
 
 /// Speed and limits of adaptive placement.
@@ -125,7 +125,7 @@ impl Follower {
         for token in masks.chunks_exact(words).take(firing.tokens) {
             match &mut layer.experts {
                 Some((experts, slots)) => experts.add_token(token, *slots),
-                None => layer.counts.add_token(token),
+                None => layer.counts.add_token(mask::neurons(token)),
             }
         }
         layer.fresh = true;

@@ -10,7 +10,6 @@
 //! This module does not depend on a device. Its inputs are firing masks, its outputs placements and
 //! threshold corrections. [`follow`] measures the benefit on a text.
 
-mod decayed_counts;
 mod exchange;
 mod experiment;
 mod follower;
@@ -20,7 +19,6 @@ mod recency;
 mod tests;
 mod token_bucket;
 
-pub use decayed_counts::DecayedCounts;
 pub use exchange::{SlotExchange, exchange, exchange_experts};
 pub use experiment::{FollowTrace, TokenHits, follow};
 pub use follower::{FollowOptions, Follower};
@@ -28,3 +26,4 @@ pub use recall_control::RecallControl;
 pub use recency::{ExpertScores, HALF_LIVES};
 
 pub(super) use recency::ShadowCache;
+pub use thermocline_base::telemetry::DecayedCounts;

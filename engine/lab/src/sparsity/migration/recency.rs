@@ -62,7 +62,7 @@ impl ExpertScores {
         for ((counts, cache), hits) in self.counts.iter_mut().zip(&mut self.caches).zip(&mut self.hits) {
             let found = (0..experts).filter(|expert| is_in(*expert) && cache.holds[*expert as usize]).count();
             *hits = *hits * keep + found as f32;
-            counts.add_token(chosen);
+            counts.add_token(mask::neurons(chosen));
             cache.resize(slots.min(experts as usize), counts);
             for expert in (0..experts).filter(|expert| is_in(*expert)) {
                 cache.admit(expert, &|expert| counts.count(expert), &is_in);

@@ -46,7 +46,7 @@ impl SlotCache {
         self.mask.fill(0);
         chosen.iter().for_each(|expert| mask::insert(&mut self.mask, usize::from(*expert)));
         if let Some(counts) = &mut self.scores {
-            counts.add_token(&self.mask);
+            counts.add_token(mask::neurons(&self.mask));
         }
     }
 

@@ -4,7 +4,7 @@ use std::{ops::Range, time::Instant};
 
 use super::{
     ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, RouterInputs, TokenInputs, WHAT,
-    expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, products::Few, router::Routing,
+    expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, paged_reads, products::Few, router::Routing,
 };
 use crate::runtime::{
     ExpertHidden, Probe, Sparsity,
@@ -221,6 +221,9 @@ impl MoeFfn {
         for (at, expert) in all.clone() {
             self.find_members(expert_task, at);
             if !self.members.is_empty() {
+                // The disk reads the next expert while this one is computed.
+                let next = all.clone().skip(at + 1).find(|(at, _)| self.is_used(expert_task, *at));
+                next.into_iter().for_each(|(_, expert)| paged_reads::of_expert(expert));
                 work.add(self.compute_expert(expert_task, at, expert, ffn, out, shows.then_some(&mut *probe))?);
             }
         }
@@ -240,6 +243,11 @@ impl MoeFfn {
             true => self.members.extend(self.routing.members(at, tokens)),
             false => self.members.extend(self.routing.gates.iter().copied().take(tokens).enumerate()),
         }
+    }
+
+    /// True if a token uses expert `at`.
+    fn is_used(&self, expert_task: &ExpertTask<'_>, at: usize) -> bool {
+        at >= expert_task.weights.experts.len() || self.routing.chosen.contains(&at)
     }
 
     /// Adds the bias of expert `at`, if it has one, to the rows of `out` of the tokens that use it.

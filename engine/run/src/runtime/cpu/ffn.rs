@@ -10,6 +10,7 @@ use smallvec::smallvec;
 use super::{
     TokenInputs, WHAT,
     ffn_values::{BlockSpan, FfnOutcome, Fires},
+    paged_reads,
     products::{DownScratch, Few, HiddenValues, ListedRows, down, some_rows},
     skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
@@ -85,7 +86,12 @@ impl CpuFfn {
         // The next reads are not known yet.
         cpu.prefetch(&[]);
         match task.skips(before.is_some()) {
-            Skips::Nothing => self.dense(cpu, task, out, before.unwrap_or(&mut |_, _| ())),
+            Skips::Nothing => {
+                if task.blocks.len() > 1 {
+                    paged_reads::of_blocks(task.blocks);
+                }
+                self.dense(cpu, task, out, before.unwrap_or(&mut |_, _| ()))
+            }
             skips if task.tokens > 1 => self.sparse_rows(cpu, task, skips, out),
             skips => self.sparse(cpu, task, skips, out),
         }
@@ -218,6 +224,9 @@ impl CpuFfn {
         }
         let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
         let predicted = (outcome.predicted && !task.recall_check).then_some(&candidates[..]);
+        if let ([block], Some(candidates)) = (task.blocks, predicted) {
+            paged_reads::of_candidates(block.ffn, candidates);
+        }
         let firing = task.blocks.iter().map(|block| -> ListedRows<'_> {
             (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
         });
@@ -258,6 +267,7 @@ impl CpuFfn {
         }
         let hidden = &mut hidden[..held.len()];
         let lists = spans.iter().map(|span| span.listed(held));
+        paged_reads::of_firing(task.blocks, lists.clone());
         if task.gated() {
             let up = grow(up, Some(held.len()), WHAT)?;
             let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));

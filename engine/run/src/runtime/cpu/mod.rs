@@ -13,6 +13,7 @@ mod inputs;
 mod latent;
 mod layer_ffn;
 mod norm;
+mod paged_reads;
 mod per_layer;
 mod processor;
 mod products;

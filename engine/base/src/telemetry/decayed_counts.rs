@@ -1,8 +1,6 @@
-//! Recent firing counts of a layer's units (neurons or experts).
+//! Recent firing counts of units: neurons, experts, or pieces of a file.
 
-use thermocline_model::mask;
-
-/// Exponentially decayed firing counts of one layer, `[units]`. Each token has a larger weight than
+/// Exponentially decayed firing counts, `[units]`. Each token has a larger weight than
 /// the one before, so that counts need not be scaled down at every token.
 #[derive(Debug, Clone)]
 pub struct DecayedCounts {
@@ -44,18 +42,25 @@ impl DecayedCounts {
         self.counts.len()
     }
 
-    /// Adds one token's firing mask, `[units.div_ceil(32)]` words: bit `i % 32` of word `i / 32` is
-    /// unit `i`.
-    pub fn add_token(&mut self, fired: &[u32]) {
+    /// Adds one token, at which the units `fired` fired. Indices out of range are ignored.
+    pub fn add_token(&mut self, fired: impl IntoIterator<Item = u32>) {
+        self.next_token();
+        fired.into_iter().for_each(|unit| self.add(unit));
+    }
+
+    /// Begins a token. Counts of earlier tokens decay.
+    pub fn next_token(&mut self) {
         self.weight *= self.growth;
         if self.weight > LARGEST_WEIGHT {
             self.counts.iter_mut().for_each(|count| *count /= self.weight);
             self.weight = 1.0;
         }
-        for unit in mask::neurons(fired) {
-            if let Some(count) = self.counts.get_mut(unit as usize) {
-                *count += self.weight;
-            }
+    }
+
+    /// Adds a firing of `unit` at the current token. An index out of range is ignored.
+    pub fn add(&mut self, unit: u32) {
+        if let Some(count) = self.counts.get_mut(unit as usize) {
+            *count += self.weight;
         }
     }
 
@@ -72,12 +77,11 @@ mod tests {
     #[test]
     fn decayed_counts_halve_after_the_half_life() {
         let mut counts = DecayedCounts::new(70, 10.0);
-        counts.add_token(&[1 << 3, 0, 1 << 5]);
+        counts.add_token([3, 69]);
         assert_eq!((counts.count(3), counts.count(69), counts.count(4), counts.count(1000)), (1.0, 1.0, 0.0, 0.0));
-        (0..10).for_each(|_| counts.add_token(&[0; 3]));
+        (0..10).for_each(|_| counts.add_token([]));
         assert!((counts.count(3) - 0.5).abs() < 1e-4, "{}", counts.count(3));
-        // Bits after the last unit are ignored.
-        counts.add_token(&[u32::MAX; 9]);
+        counts.add_token(0..1000);
         assert_eq!(counts.units(), 70);
     }
 
@@ -86,8 +90,8 @@ mod tests {
         let (mut prior, mut seen) = (DecayedCounts::new(2, 50.0).with_prior(&[1.0, 0.0]), DecayedCounts::new(2, 50.0));
         // Enough tokens for the counts to be scaled down.
         for _ in 0..5000 {
-            prior.add_token(&[1]);
-            seen.add_token(&[1]);
+            prior.add_token([0]);
+            seen.add_token([0]);
         }
         for counts in [prior, seen] {
             assert!((counts.count(0) / counts.memory() - 1.0).abs() < 1e-3 && counts.count(1) == 0.0, "{counts:?}");

@@ -1,0 +1,106 @@
+//! The choice of the pieces that stay in memory: those with the most recent uses, weighed by the
+//! time that a read of each byte takes.
+
+use super::tensor_pages::TensorPages;
+
+/// Bytes that a disk reads in the time that a request costs beside its bytes.
+const REQUEST_BYTES: f32 = 16384.0;
+/// Factor of the score of a piece that is already kept, so that pieces of about equal score are not
+/// exchanged.
+const KEPT: f32 = 1.25;
+/// Scores are compared by these leading bits of a float: sign, exponent and seven bits more.
+const SCORE_SHIFT: u32 = 16;
+
+/// Marks the pieces with the highest scores as kept, up to `room` bytes. Among pieces of equal score
+/// the kept ones are spread evenly, so that reads of the others can overlap with computing.
+pub(super) fn choose(tensors: &mut [TensorPages], room: u64) {
+    let mut bytes = vec![0u64; 1 << (32 - SCORE_SHIFT)];
+    for tensor in &*tensors {
+        for piece in 0..tensor.pieces.len() {
+            bytes[class(tensor, piece)] += tensor.bytes(piece);
+        }
+    }
+    let (mut above, mut least) = (0, bytes.len());
+    while least > 0 && above + bytes[least - 1] <= room {
+        least -= 1;
+        above += bytes[least];
+    }
+    // Only some pieces of the class below are kept.
+    let mut share = ClassShare { rest: room - above, all: if least > 0 { bytes[least - 1] } else { 0 }, owed: 0 };
+    for tensor in tensors {
+        for piece in 0..tensor.pieces.len() {
+            let class = class(tensor, piece);
+            let kept = class >= least || (class + 1 == least && share.take(tensor.bytes(piece)));
+            tensor.pieces[piece].kept = kept;
+        }
+    }
+}
+
+/// Hands out `rest` of `all` bytes evenly.
+struct ClassShare {
+    rest: u64,
+    all: u64,
+    /// Bytes times `rest` that were asked for and not taken yet.
+    owed: u128,
+}
+
+impl ClassShare {
+    /// True if the next `bytes` are among those handed out.
+    fn take(&mut self, bytes: u64) -> bool {
+        self.owed += u128::from(bytes) * u128::from(self.rest);
+        let price = u128::from(bytes) * u128::from(self.all);
+        let taken = self.owed >= price && price > 0;
+        self.owed -= if taken { price } else { 0 };
+        taken
+    }
+}
+
+/// The class of a piece's score. A higher class is kept first.
+fn class(tensor: &TensorPages, piece: usize) -> usize {
+    let cost = 1.0 + REQUEST_BYTES / tensor.piece as f32;
+    let held = if tensor.pieces[piece].kept { KEPT } else { 1.0 };
+    let score = tensor.counts.count(piece as u32) * cost * held;
+    (score.to_bits() >> SCORE_SHIFT) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::paging::tensor_pages::WHOLE_PIECE;
+
+    const PAGE: usize = 4096;
+
+    fn kept(tensor: &TensorPages) -> Vec<usize> {
+        (0..tensor.pieces.len()).filter(|piece| tensor.pieces[*piece].kept).collect()
+    }
+
+    #[test]
+    fn pieces_of_equal_score_are_kept_evenly_up_to_the_room() {
+        let mut tensors = [TensorPages::new(0, 0, 0..12 * WHOLE_PIECE, PAGE, false)];
+        choose(&mut tensors, 4 * WHOLE_PIECE as u64);
+        assert_eq!(kept(&tensors[0]), [2, 5, 8, 11]);
+        choose(&mut tensors, u64::MAX);
+        assert_eq!(kept(&tensors[0]).len(), 12);
+        choose(&mut tensors, 0);
+        assert_eq!(kept(&tensors[0]), [0; 0]);
+    }
+
+    #[test]
+    fn frequent_pieces_are_kept_first_and_small_ones_count_more() {
+        let tensor = |at: usize| TensorPages::new(0, 0, at * 8 * WHOLE_PIECE..(at + 1) * 8 * WHOLE_PIECE, PAGE, false);
+        let mut tensors = [tensor(0), tensor(1)];
+        tensors[1].split_pieces(PAGE);
+        for token in 0..40 {
+            tensors.iter_mut().for_each(|tensor| tensor.counts.next_token());
+            tensors[0].counts.add(3);
+            if token % 2 == 0 {
+                tensors[0].counts.add(5);
+                tensors[1].counts.add(7);
+            }
+        }
+        choose(&mut tensors, (WHOLE_PIECE + PAGE) as u64);
+        assert_eq!((kept(&tensors[0]), kept(&tensors[1])), (vec![3], vec![7]));
+        choose(&mut tensors, PAGE as u64);
+        assert_eq!((kept(&tensors[0]), kept(&tensors[1])), (vec![], vec![7]));
+    }
+}

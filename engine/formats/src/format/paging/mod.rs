@@ -1,0 +1,22 @@
+//! Models larger than the memory that they may use. Their weights stay slices of a mapped file,
+//! and a page that is absent is read at its first access, as in every map. A [`Pager`] decides
+//! which pages are in memory, because the system's own choice is poor: weights are read in a
+//! cycle, and the system drops each page shortly before it is needed again.
+//!
+//! A matrix is divided into pieces, whole pages of the file ([`tensor_pages`]). The pieces with the
+//! most decayed uses per byte are kept ([`kept_pieces`]). All others pass through a window, in
+//! which pieces that were used repeatedly stay longer ([`pager_state`]). Products announce what
+//! they are about to read, and [`page_readers`] start many reads at once. Whole matrices are
+//! announced in the order of the previous pass, so that they are read while others are multiplied.
+//!
+//! The pager only gives hints. If a hint is late or wrong, the access waits for the disk, and its
+//! result is the same.
+
+mod kept_pieces;
+mod page_readers;
+mod pager;
+mod pager_state;
+mod read_ahead;
+mod tensor_pages;
+
+pub use pager::{PagedTensor, Pager, PagerFigures, ReadRows};

@@ -1,0 +1,152 @@
+//! [`TensorPages`]: a tensor of a mapped file, divided into pieces of whole pages.
+
+use std::ops::Range;
+
+use thermocline_base::telemetry::DecayedCounts;
+
+/// Bytes of a piece of a matrix that is read whole.
+pub(super) const WHOLE_PIECE: usize = 256 << 10;
+/// Bytes of a piece of experts, which begin and end anywhere in their tensor.
+const EXPERT_PIECE: usize = 64 << 10;
+/// Tokens after which a use counts half.
+const HALF_LIFE: f32 = 64.0;
+
+/// Whether a piece is in memory, and how often it was used since it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Presence {
+    /// Not in memory.
+    #[default]
+    Absent,
+    /// Read, or being read, before it is used.
+    Ahead,
+    /// Used once.
+    Used,
+    /// Used again, in another read.
+    UsedAgain,
+}
+
+/// A piece's presence, and whether it is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PieceState {
+    pub presence: Presence,
+    pub kept: bool,
+}
+
+/// Consecutive pages of a file, as a range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PageRun {
+    /// Index of the file.
+    pub file: usize,
+    pub start: usize,
+    pub end: usize,
+}
+
+impl PageRun {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Appends the run to `runs`, or extends the last one if they touch.
+    pub fn push_to(self, runs: &mut Vec<PageRun>) {
+        match runs.last_mut() {
+            Some(last) if last.file == self.file && last.end == self.start => last.end = self.end,
+            _ => runs.push(self),
+        }
+    }
+}
+
+/// A tensor in a mapped file: a matrix, or those of all experts. Its pieces begin at the page of the first byte.
+#[derive(Debug)]
+pub(super) struct TensorPages {
+    /// Address of the first byte in the map.
+    pub address: usize,
+    /// Number of bytes.
+    pub len: usize,
+    /// True for experts, whose order of use is never the previous one.
+    pub chosen: bool,
+    /// Bytes of a piece, whole pages.
+    pub piece: usize,
+    pub pieces: Vec<PieceState>,
+    /// Recent uses of each piece.
+    pub counts: DecayedCounts,
+    /// All pages of the matrix. The first and the last may be shared with neighbours.
+    pages: PageRun,
+    /// Bytes before the matrix in its first page.
+    lead: usize,
+}
+
+impl TensorPages {
+    /// Divides a tensor, `bytes` of a file that is mapped at `base`.
+    pub fn new(base: usize, file: usize, bytes: Range<usize>, page: usize, chosen: bool) -> Self {
+        let start = bytes.start / page * page;
+        let pages = PageRun { file, start, end: bytes.end.div_ceil(page) * page };
+        let piece = if chosen { EXPERT_PIECE } else { WHOLE_PIECE }.max(page);
+        let pieces = vec![PieceState::default(); pages.len().div_ceil(piece)];
+        let counts = DecayedCounts::new(pieces.len(), HALF_LIFE);
+        let (address, lead, len) = (base + bytes.start, bytes.start - start, bytes.len());
+        TensorPages { address, len, chosen, piece, pieces, counts, pages, lead }
+    }
+
+    /// The pieces that contain `bytes` of the matrix.
+    pub fn pieces_of(&self, bytes: Range<usize>) -> Range<usize> {
+        (self.lead + bytes.start) / self.piece..(self.lead + bytes.end).div_ceil(self.piece).min(self.pieces.len())
+    }
+
+    /// The pages of a piece.
+    pub fn run(&self, piece: usize) -> PageRun {
+        let start = self.pages.start + piece * self.piece;
+        PageRun { start, end: (start + self.piece).min(self.pages.end), ..self.pages }
+    }
+
+    /// Bytes of a piece.
+    pub fn bytes(&self, piece: usize) -> u64 {
+        self.run(piece).len() as u64
+    }
+
+    /// Bytes of all pieces.
+    pub fn all_bytes(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    /// Divides the tensor into pieces of one page, because only some of its rows are read. Returns
+    /// false if it was divided before.
+    pub fn split_pieces(&mut self, page: usize) -> bool {
+        if self.piece == page {
+            return false;
+        }
+        let of = self.piece / page;
+        let n = self.pages.len() / page;
+        let count = |piece: usize| self.counts.count(piece as u32) / self.counts.memory();
+        let prior: Vec<f32> = (0..n).map(|piece| count(piece / of)).collect();
+        self.counts = DecayedCounts::new(n, HALF_LIFE).with_prior(&prior);
+        self.pieces = (0..n).map(|piece| self.pieces[piece / of]).collect();
+        self.piece = page;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_matrix_and_splitting_keeps_their_state() {
+        let page = 4096;
+        let (start, len) = (3 * page + 100, 2 * WHOLE_PIECE);
+        let mut tensor = TensorPages::new(1 << 20, 0, start..start + len, page, false);
+        assert_eq!((tensor.pieces.len(), tensor.all_bytes()), (3, (len + page) as u64));
+        assert_eq!((0..3).map(|piece| tensor.bytes(piece)).sum::<u64>(), tensor.all_bytes());
+        assert_eq!(tensor.pieces_of(0..len), 0..3);
+        assert_eq!(tensor.pieces_of(0..WHOLE_PIECE - 100), 0..1);
+        tensor.pieces[1].presence = Presence::Used;
+        tensor.counts.add(1);
+        assert!(tensor.split_pieces(page) && !tensor.split_pieces(page));
+        let present = tensor.pieces.iter().filter(|piece| piece.presence == Presence::Used).count();
+        assert_eq!((present * page, tensor.pieces.len() * page), (WHOLE_PIECE, len + page));
+        // Rows that share a page share a piece.
+        assert_eq!((tensor.pieces_of(0..2304), tensor.pieces_of(2304..4608)), (0..1, 0..2));
+        let piece = (WHOLE_PIECE / page) as u32;
+        assert!((tensor.counts.count(piece) - 1.0).abs() < 1e-3 && tensor.counts.count(piece - 1) == 0.0);
+    }
+}
