@@ -64,10 +64,6 @@ pub struct DeviceArgs {
     /// [default: all free memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub vram: Option<u64>,
-    /// Limit of the RAM to use, like 16GiB. Weights beyond it are read from disk whenever they are
-    /// needed [default: the free RAM, with a little to spare]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub ram: Option<u64>,
     /// Kernels of no more than this tier, for tests
     #[arg(long, value_name = "TIER", hide = true, value_parser = tiers())]
     pub gpu_tier: Option<Tier>,
@@ -145,6 +141,10 @@ pub struct SparsityArgs {
     /// [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
+    /// Limit of the RAM to use, like 16GiB. Weights beyond it are read from disk whenever they are
+    /// needed [default: the free RAM, with a little to spare]
+    #[arg(long, help_heading = "Hardware", value_name = "BYTES", value_parser = parse_bytes)]
+    pub ram: Option<u64>,
 }
 
 impl SparsityArgs {
@@ -209,7 +209,7 @@ pub fn open_engine(
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
-        ram: device.ram.or_else(memory::usable),
+        ram: sparsity.ram.or_else(memory::usable),
         draft: draft.draft.clone(),
         special_in_content,
         device: choice,
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn device_choice_without_vram_is_the_cpu() {
-        let args = |device, vram| DeviceArgs { device, vram, ..DeviceArgs::default() };
+        let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
         assert!(matches!(args(None, Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
         assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
         assert!(args(Some(Device::Cpu), Some(1)).choice(&CpuArgs::default()).is_err());
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn activations_hold_on_the_gpu() {
-        let args = DeviceArgs { device: Some(Device::Gpu(AdapterChoice::Best)), ..DeviceArgs::default() };
+        let args = DeviceArgs { device: Some(Device::Gpu(AdapterChoice::Best)), vram: None, gpu_tier: None };
         for (activations, packed) in [(InputPrecision::Float, false), (InputPrecision::Int8, true)] {
             let cpu = CpuArgs { activations: Some(activations), ..CpuArgs::default() };
             let Ok(DeviceChoice::Gpu(options)) = args.choice(&cpu) else { panic!("{activations}") };

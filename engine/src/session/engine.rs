@@ -43,9 +43,6 @@ use thermocline_run::{
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
-/// Bytes of RAM that an engine takes beside weights and KV caches, about.
-const WORKING_BYTES: u64 = 64 << 20;
-
 /// Bytes that an engine holds, including those on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
@@ -190,11 +187,14 @@ impl Engine {
         // A profile of experts is only a start, because each text soon needs other experts.
         let follows = blind || model.config.experts.is_some();
         let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
-        let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
-        if let Some(ram) = options.ram {
-            let others = CacheBytes::of(&model.config, context, options.kv_type).total() + WORKING_BYTES;
-            model.keep_within(ram.saturating_sub(others));
-        }
+        let model = match options.ram_of_weights(&model.config, context) {
+            // Neuron-major copies would take the RAM of other weights.
+            Some(room) if model.checkpoint.tensor_bytes() > room => {
+                model.keep_within(room);
+                Arc::new(model)
+            }
+            _ => sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool()),
+        };
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);

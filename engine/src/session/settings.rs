@@ -18,12 +18,15 @@ use thermocline_lab::sparsity::sidecar::SidecarChoice;
 use thermocline_model::{Activation, ModelConfig};
 use thermocline_run::{
     placement::{Machine, PlanInputs, PowerInferSplit},
-    runtime::{KvType, RoutePreference, Sparsity},
+    runtime::{CacheBytes, KvType, RoutePreference, Sparsity},
 };
 
 /// Longest default context in tokens. It is enough for a conversation, and its cache fits next to a
 /// large model.
 const DEFAULT_CONTEXT: usize = 4096;
+
+/// Bytes of RAM that an engine takes beside weights and KV caches, about.
+const WORKING_BYTES: u64 = 64 << 20;
 
 /// Options for opening a model.
 #[derive(Debug, Clone)]
@@ -129,6 +132,12 @@ impl EngineOptions {
     /// Context length in tokens for sessions that do not set their own.
     pub fn context_of(&self, config: &ModelConfig) -> usize {
         self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
+    }
+
+    /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context` tokens.
+    pub(super) fn ram_of_weights(&self, config: &ModelConfig, context: usize) -> Option<u64> {
+        let others = CacheBytes::of(config, context, self.kv_type).total() + WORKING_BYTES;
+        self.ram.map(|ram| ram.saturating_sub(others))
     }
 }
 
