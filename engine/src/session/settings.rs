@@ -134,7 +134,8 @@ impl EngineOptions {
         self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
     }
 
-    /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context` tokens.
+    /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context`
+    /// tokens.
     pub(super) fn ram_of_weights(&self, config: &ModelConfig, context: usize) -> Option<u64> {
         let others = CacheBytes::of(config, context, self.kv_type).total() + WORKING_BYTES;
         self.ram.map(|ram| ram.saturating_sub(others))

@@ -77,8 +77,8 @@ impl Matrix {
         self.data.file()
     }
 
-    /// Decides which rows are in memory, if the matrix is in a file that is larger than the RAM that
-    /// it may use.
+    /// Decides which rows are in memory, if the matrix is in a file that is larger than the RAM
+    /// that it may use.
     #[inline]
     pub fn pager(&self) -> Option<&Pager> {
         self.data.file()?.pager()

@@ -30,13 +30,12 @@ fn prompt(at: u32, n_vocab: u32) -> Vec<u32> {
 fn drafts_of(path: &Path, options: EngineOptions, prompts: u32, what: &str) -> [usize; 2] {
     let engine = Engine::open(path, options).unwrap();
     let n_vocab = engine.model().config.n_vocab as u32;
-    let (plain, drafted) = (session(&engine), session(&engine));
     let mut drafts = [0; 2];
     for at in 0..prompts {
         let request = greedy(&prompt(at, n_vocab), 12);
         let without = Request { speculation: SpeculationMode::Off, ..request.clone() };
-        let expected = generate(&plain, without).ids;
-        let answer = generate(&drafted, Request { drafts: Some(3), ..request });
+        let expected = generate(&session(&engine), without).ids;
+        let answer = generate(&session(&engine), Request { drafts: Some(3), ..request });
         assert_eq!(answer.ids, expected, "{what}, prompt {at}");
         let of = [DraftSource::Head, DraftSource::Lookup].map(|source| answer.stats.drafts.of(source).drafted);
         drafts = std::array::from_fn(|i| drafts[i] + of[i]);

@@ -11,8 +11,8 @@ const KEPT: f32 = 1.25;
 /// Scores are compared by these leading bits of a float: sign, exponent and seven bits more.
 const SCORE_SHIFT: u32 = 16;
 
-/// Marks the pieces with the highest scores as kept, up to `room` bytes. Among pieces of equal score
-/// the kept ones are spread evenly, so that reads of the others can overlap with computing.
+/// Marks the pieces with the highest scores as kept, up to `room` bytes. Among pieces of equal
+/// score the kept ones are spread evenly, so that reads of the others can overlap with computing.
 pub(super) fn choose(tensors: &mut [TensorPages], room: u64) {
     let mut bytes = vec![0u64; 1 << (32 - SCORE_SHIFT)];
     for tensor in &*tensors {

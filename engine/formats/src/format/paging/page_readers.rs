@@ -33,7 +33,7 @@ enum PageWork {
 
 /// Requests that no thread has taken yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct UntakenRuns {
     drops: VecDeque<PageRun>,
     needed: VecDeque<PageRun>,
     ahead: VecDeque<PageRun>,
@@ -42,7 +42,7 @@ struct Waiting {
     closed: bool,
 }
 
-impl Waiting {
+impl UntakenRuns {
     /// Takes the next few runs: of pages to drop, because they make room, then of needed pages.
     fn take(&mut self, only_needed: bool) -> Option<TakenRuns> {
         let (work, needed, from) = match () {
@@ -75,18 +75,19 @@ struct TakenRuns {
     runs: Vec<PageRun>,
 }
 
+/// What the threads share.
 #[derive(Debug)]
-struct Shared {
+struct ReaderRequests {
     files: Vec<PagedFile>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<UntakenRuns>,
     /// There is work, or the readers are closed.
     work: Condvar,
     /// No needed page waits for a thread.
     started: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl ReaderRequests {
+    fn lock(&self) -> MutexGuard<'_, UntakenRuns> {
         // No thread panics while it holds the lock, and the requests stay valid if one does.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,13 +117,17 @@ impl Shared {
 
 /// The threads. They end after this is dropped.
 #[derive(Debug)]
-pub(super) struct PageReaders(Arc<Shared>);
+pub(super) struct PageReaders(Arc<ReaderRequests>);
 
 impl PageReaders {
     /// Starts the threads. With fewer threads, or none, pages are read by those who need them.
     pub fn new(files: Vec<PagedFile>) -> Self {
-        let shared =
-            Arc::new(Shared { files, waiting: Mutex::default(), work: Condvar::new(), started: Condvar::new() });
+        let shared = Arc::new(ReaderRequests {
+            files,
+            waiting: Mutex::default(),
+            work: Condvar::new(),
+            started: Condvar::new(),
+        });
         for number in 0..THREADS {
             let shared = Arc::clone(&shared);
             let started = thread::Builder::new().name(format!("page-reader-{number}")).spawn(move || read(&shared));
@@ -167,7 +172,7 @@ impl Drop for PageReaders {
 }
 
 /// Main loop of a thread.
-fn read(shared: &Shared) {
+fn read(shared: &ReaderRequests) {
     let mut waiting = shared.lock();
     while !waiting.closed {
         match waiting.take(false) {

@@ -1,5 +1,5 @@
-//! [`PagerState`]: which pieces are in memory. It decides what is read and what is dropped, and does
-//! neither itself.
+//! [`PagerState`]: which pieces are in memory. It decides what is read and what is dropped, and
+//! does neither itself.
 
 use std::{collections::VecDeque, ops::Range};
 

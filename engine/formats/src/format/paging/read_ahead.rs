@@ -8,8 +8,8 @@ const NOWHERE: u32 = u32::MAX;
 /// token comes the first of the next.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    /// Indices of the tensors that the previous pass read whole, for passes of several tokens and of
-    /// one.
+    /// Indices of the tensors that the previous pass read whole, for passes of several tokens and
+    /// of one.
     orders: [Vec<u32>; 2],
     /// Those of this pass, so far.
     now: Vec<u32>,

@@ -56,7 +56,8 @@ impl PageRun {
     }
 }
 
-/// A tensor in a mapped file: a matrix, or those of all experts. Its pieces begin at the page of the first byte.
+/// A tensor in a mapped file: a matrix, or those of all experts. Its pieces begin at the page of
+/// the first byte.
 #[derive(Debug)]
 pub(super) struct TensorPages {
     /// Address of the first byte in the map.
