@@ -16,6 +16,17 @@ fn workgroup_sum(value: f32, lane: Lane) -> f32 {
     }
     workgroupBarrier();
     var sum = 0.0;
+    if WORKGROUP_SIZE > 256u {
+        // The lanes of a subgroup share the slots. One lane would wait for 32 reads in a row.
+        let lanes = subgroupAdd(1u);
+        for (var first = 0u; first < lane.subgroups; first += lanes) {
+            let i = first + lane.subgroup_lane;
+            if i < lane.subgroups {
+                sum += reduce_slots[i];
+            }
+        }
+        return subgroupAdd(sum);
+    }
     for (var i = 0u; i < lane.subgroups; i += 1u) {
         sum += reduce_slots[i];
     }

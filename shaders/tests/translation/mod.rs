@@ -108,7 +108,14 @@ pub const METAL_LANGUAGE: (u8, u8) = (2, 4);
 
 /// Metal text of a specialised kernel.
 pub fn metal(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> String {
-    let options = msl::Options { lang_version: METAL_LANGUAGE, fake_missing_bindings: true, ..msl::Options::default() };
+    let options = msl::Options {
+        lang_version: METAL_LANGUAGE,
+        fake_missing_bindings: true,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..msl::Options::default()
+    };
     let entry_point = Some((ShaderStage::Compute, kernel.name.to_owned()));
     let pipeline = msl::PipelineOptions { entry_point, ..msl::PipelineOptions::default() };
     match msl::write_string(module, info, &options, &pipeline) {

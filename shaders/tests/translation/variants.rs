@@ -35,6 +35,7 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("gemv_dot", "w64r8", &[("ROWS", 8.0), ("WORKGROUP_SIZE", 64.0)]),
     ("gemv_dot", "w128r4t4", &[("ROWS", 4.0), ("TOKENS", 4.0), ("WORKGROUP_SIZE", 128.0)]),
     ("norm", "w256", &[("WORKGROUP_SIZE", 256.0)]),
+    ("norm", "w1024", &[("WORKGROUP_SIZE", 1024.0)]),
     ("slot_list", "w256", &[("BLOCKS", 16.0), ("WORKGROUP_SIZE", 256.0)]),
     ("sparse_gate_up", "dense", &[("GATED", 1.0), ("GATE_FIRST", 0.0)]),
     ("sparse_gate_up", "exact", &[("GATED", 1.0), ("GATE_FIRST", 1.0)]),

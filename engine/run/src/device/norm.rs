@@ -60,8 +60,7 @@ impl NormOp {
                 ("ADD_DELTA", switch(add)),
                 residual_scale(config),
             ];
-            let lanes = weights.cols.div_ceil(4).next_power_of_two();
-            gpu.pipelines().get("norm", None, lanes.clamp(WORKGROUPS.0, WORKGROUPS.1) as u32, &overrides)
+            gpu.pipelines().get("norm", None, workgroup(weights.cols), &overrides)
         };
         let nothing = gpu.nothing();
         let bias = weights.bias.as_ref().unwrap_or(nothing);
@@ -110,5 +109,20 @@ impl NormOp {
         };
         let op = self.adding.as_ref().filter(|_| add).unwrap_or(&self.plain);
         recorder.dispatch(op, &params, [x, y, 1]);
+    }
+}
+
+/// Invocations of a workgroup for rows of `cols` columns, before the device narrows them.
+fn workgroup(cols: usize) -> u32 {
+    cols.div_ceil(4).next_power_of_two().clamp(WORKGROUPS.0, WORKGROUPS.1) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::workgroup;
+
+    #[test]
+    fn long_rows_have_wide_workgroups() {
+        assert_eq!([1, 64, 128, 896, 2560, 4096, 8192].map(workgroup), [64, 64, 64, 256, 1024, 1024, 1024]);
     }
 }

@@ -39,13 +39,16 @@ fn oracle(row: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f6
     normed.enumerate().map(|(i, value)| value + bias.map_or(0.0, |bias| f64::from(bias[i]))).collect()
 }
 
-/// Rows of several lengths. An outlier makes the squares of an RMS norm large. A large mean shows
-/// whether a layer norm computes the variance from centred values.
+/// Rows of several lengths, some of which have several vectors per invocation. The long rows have
+/// the workgroup of long rows in the engine, which devices narrow to their limit. An outlier makes
+/// the squares of an RMS norm large. A large mean shows whether a layer norm computes the variance
+/// from centred values.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let forms = [("ADD_DELTA", 128), ("LAYER HAS_BIAS", 96), ("", 64), ("LAYER HAS_BIAS ADD_DELTA", 32)];
     let shapes = request.pick(&[[1000, 1024], [1, 4], [7, 32], [64, 64], [129, 160]], 1).iter();
     let cases = shapes.flat_map(|shape| forms.iter().map(|(options, workgroup)| case(*shape, options, *workgroup)));
-    cases.collect()
+    let long = ["ADD_DELTA", "LAYER HAS_BIAS"].map(|options| case([4501, 4512], options, 1024));
+    cases.chain(long).collect()
 }
 
 fn case([cols, pitch]: [usize; 2], options: &str, workgroup: u32) -> KernelCase {

@@ -32,20 +32,21 @@ fn norm(
     let start = row * (params.pitch / 4u);
     let n = f32(params.cols);
     let vectors = (params.cols + 3u) / 4u;
-    var sums = vec4<f32>();
-    for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
-        var value = x[start + i];
-        if ADD_DELTA {
-            value += columns_inside(i, DELTA_SCALE * delta[start + i]);
-            x[start + i] = value;
+    // A lane's first vector stays in registers. Its weights are loaded before the sums, so that the
+    // loads overlap with the barriers. Most rows have at most one vector per lane.
+    var first = vec4<f32>();
+    var first_weight = vec4<f32>();
+    var first_bias = vec4<f32>();
+    if lane.index < vectors {
+        first = added(start, lane.index);
+        first_weight = weight[lane.index];
+        if HAS_BIAS {
+            first_bias = bias[lane.index];
         }
-        // Elements after the last column are not part of the row.
-        let inside = columns_inside(i, value);
-        if LAYER {
-            sums += inside;
-        } else {
-            sums += inside * inside;
-        }
+    }
+    var sums = summand(first);
+    for (var i = lane.index + WORKGROUP_SIZE; i < vectors; i += WORKGROUP_SIZE) {
+        sums += summand(added(start, i));
     }
     var sum = workgroup_sum((sums.x + sums.y) + (sums.z + sums.w), lane);
     var mean = 0.0;
@@ -53,21 +54,44 @@ fn norm(
         // The variance uses centred values. A difference of two sums would lose all precision if
         // |mean| is large.
         mean = sum / n;
-        var squares = vec4<f32>();
-        for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
+        let centred = columns_inside(lane.index, first - mean);
+        var squares = centred * centred;
+        for (var i = lane.index + WORKGROUP_SIZE; i < vectors; i += WORKGROUP_SIZE) {
             let centred = columns_inside(i, x[start + i] - mean);
             squares += centred * centred;
         }
         sum = workgroup_sum((squares.x + squares.y) + (squares.z + squares.w), lane);
     }
     let scale = inverseSqrt(sum / n + params.eps);
-    for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
+    if lane.index < vectors {
+        let value = (first - mean) * scale * first_weight + first_bias;
+        y[start + lane.index] = columns_inside(lane.index, value);
+    }
+    for (var i = lane.index + WORKGROUP_SIZE; i < vectors; i += WORKGROUP_SIZE) {
         var value = (x[start + i] - mean) * scale * weight[i];
         if HAS_BIAS {
             value += bias[i];
         }
         y[start + i] = columns_inside(i, value);
     }
+}
+
+// Four columns of x, after the addition. Columns past the end of the row are zero.
+fn added(start: u32, i: u32) -> vec4<f32> {
+    var value = x[start + i];
+    if ADD_DELTA {
+        value += columns_inside(i, DELTA_SCALE * delta[start + i]);
+        x[start + i] = value;
+    }
+    return columns_inside(i, value);
+}
+
+// What the first sum adds for four columns.
+fn summand(values: vec4<f32>) -> vec4<f32> {
+    if LAYER {
+        return values;
+    }
+    return values * values;
 }
 
 // Four columns from 4 * i on. Columns past the end of the row are zero.
