@@ -55,14 +55,20 @@ fn left_by(fallbacks: &Fallbacks) -> impl Iterator<Item = (wgpu::Backends, &'sta
 /// Returns the adapters of a backend.
 fn of_backend(backend: wgpu::Backends) -> Vec<wgpu::Adapter> {
     let _lock = CreationLock::take();
+    let instance = wgpu::Instance::new(instance_descriptor(backend));
+    pollster::block_on(instance.enumerate_adapters(backend))
+}
+
+/// Returns the settings of the instance that lists the adapters of `backend`.
+fn instance_descriptor(backend: wgpu::Backends) -> wgpu::InstanceDescriptor {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = backend;
     // Validation layers are for debugging only, and environment variables are not part of the
-    // interface.
+    // interface. The validation of indirect calls is on by default. It adds a dispatch before each
+    // indirect dispatch, and some Intel Macs cannot compile its kernel.
     descriptor.flags = wgpu::InstanceFlags::empty();
     descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_THRESHOLD);
-    let instance = wgpu::Instance::new(descriptor);
-    pollster::block_on(instance.enumerate_adapters(backend))
+    descriptor
 }
 
 /// Gives adapters with equal name and backend distinct names, so that a name identifies one
@@ -155,6 +161,13 @@ mod tests {
     fn adapter(index: usize, name: &str, bus: &str) -> AdapterReport {
         let [name, backend, pci_bus_id] = [name, "vulkan", bus].map(str::to_owned);
         AdapterReport { index, name, kind: AdapterKind::Discrete, backend, pci_bus_id, ..AdapterReport::default() }
+    }
+
+    #[test]
+    fn instances_validate_nothing() {
+        let descriptor = instance_descriptor(wgpu::Backends::METAL);
+        assert_eq!(descriptor.flags, wgpu::InstanceFlags::empty());
+        assert_eq!(descriptor.backends, wgpu::Backends::METAL);
     }
 
     #[test]

@@ -6,16 +6,20 @@
 /// Creates the module of a kernel of the shaders crate. Buffer accesses stay checked. Loops get no
 /// iteration limit and divisors no zero check, because these prevent compilers from unrolling the
 /// loops that keep sums in registers.
-/// would keep compilers from unrolling the loops that keep sums in registers.
 pub(super) fn shader_module(device: &wgpu::Device, name: &str, source: String) -> wgpu::ShaderModule {
     let descriptor =
         wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.into()) };
+    // SAFETY: the source is a kernel of the shaders crate. Its loops count up to a parameter or
+    // down to zero. It divides by constants and by parameters that are not zero.
+    unsafe { device.create_shader_module_trusted(descriptor, runtime_checks()) }
+}
+
+/// Returns the checks that wgpu adds to kernels.
+fn runtime_checks() -> wgpu::ShaderRuntimeChecks {
     let mut checks = wgpu::ShaderRuntimeChecks::checked();
     checks.force_loop_bounding = false;
     checks.int_div_checks = false;
-    // SAFETY: the source is a kernel of the shaders crate. Its loops count up to a parameter or
-    // down to zero. It divides by constants and by parameters that are not zero.
-    unsafe { device.create_shader_module_trusted(descriptor, checks) }
+    checks
 }
 
 /// Creates a cache of compiled pipelines that contains `data`, or an empty cache.
@@ -37,5 +41,15 @@ pub(super) fn experimental_features(wanted: bool) -> wgpu::ExperimentalFeatures 
         unsafe { wgpu::ExperimentalFeatures::enabled() }
     } else {
         wgpu::ExperimentalFeatures::disabled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A counter in every loop has slowed kernels on Metal by a hundred times (wgpu issue 7698).
+    #[test]
+    fn kernels_have_checks_of_buffers_and_no_loop_counters() {
+        let checks = super::runtime_checks();
+        assert!(checks.bounds_checks && !checks.force_loop_bounding && !checks.int_div_checks);
     }
 }

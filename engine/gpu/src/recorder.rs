@@ -130,6 +130,8 @@ impl Recorder {
                 Some(timing) => timing.next_pass(gpu),
                 None => timestamps.as_ref().and_then(GpuTimestamps::next_pass),
             };
+            #[cfg(any(test, feature = "test-hooks"))]
+            gpu.counts().passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
         }))
     }

@@ -9,6 +9,7 @@ use super::Gpu;
 pub(super) struct TestCounts {
     pub submits: AtomicU64,
     pub bind_groups: AtomicU64,
+    pub passes: AtomicU64,
 }
 
 impl Gpu {
@@ -20,6 +21,11 @@ impl Gpu {
     /// Returns the bind groups created so far.
     pub fn bind_groups(&self) -> u64 {
         self.counts().bind_groups.load(Relaxed)
+    }
+
+    /// Returns the compute passes recorded so far.
+    pub fn passes(&self) -> u64 {
+        self.counts().passes.load(Relaxed)
     }
 
     /// Returns the bytes that the driver's allocator holds for this device, if known.

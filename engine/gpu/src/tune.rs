@@ -279,6 +279,15 @@ mod tests {
         assert_eq!(software.arena().made(), used);
     }
 
+    /// On cards with subgroups of 32, workgroups of one subgroup have reached a third of the speed.
+    #[test]
+    fn workgroups_have_several_subgroups_of_32_and_share_activations_between_rows() {
+        let default = (KernelShape::DEFAULT.workgroup, KernelShape::DEFAULT.rows);
+        for (workgroup, rows) in CANDIDATES.into_iter().chain([default]) {
+            assert!(workgroup >= 64 && rows >= 2, "{workgroup} {rows}");
+        }
+    }
+
     #[test]
     fn measure_returns_a_candidate_and_frees_its_memory() {
         let gpu = open(None);
@@ -302,6 +311,11 @@ mod tests {
             || kinds.into_iter().enumerate().map(|(ms, kind)| (Duration::from_millis(ms as u64), kind)).collect();
         let chosen = |gpu: &Gpu| quickest_right(gpu, WeightType::Q4_K, timed()).unwrap().map(|(_, shape)| shape);
         assert_eq!(chosen(&open(None)), Some(kinds[0]));
+        // On Metal, which emulates integer products, floats are faster.
+        let floats_first =
+            kinds.into_iter().rev().enumerate().map(|(ms, kind)| (Duration::from_millis(ms as u64), kind)).collect();
+        let found = quickest_right(&open(None), WeightType::Q4_K, floats_first).unwrap();
+        assert_eq!(found, Some((Duration::ZERO, kinds[1])));
         let wrong = |kernel: &str, from: &str, to: &str| {
             let [kernel, from, to] = [kernel, from, to].map(str::to_owned);
             let mutation = Some(KernelMutation { kernel, from, to });
