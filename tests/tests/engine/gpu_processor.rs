@@ -24,7 +24,7 @@ fn ids(n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn token_submits_once_and_creates_no_gpu_objects() {
+fn token_is_one_pass_of_one_submission_and_creates_no_gpu_objects() {
     let gpu = paced(1);
     for path in ["models/gemma2", "models/falcon-mqa", "powerinfer/llama-relu-q4_0.powerinfer.gguf"] {
         let model = fixture(path);
@@ -34,12 +34,13 @@ fn token_submits_once_and_creates_no_gpu_objects() {
         forward.run(&ids(120), &mut kv, Outputs::None, &mut ()).unwrap();
         let counts = || (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
         for token in 0..20 {
-            let before = counts();
+            let (before, passes) = (counts(), gpu.passes());
             if token % 2 == 0 {
                 forward.run(&[token], &mut kv, Outputs::Last, &mut ()).unwrap();
             } else {
                 forward.top(&[token], &mut kv, 40, &mut ()).unwrap();
             }
+            assert_eq!(gpu.passes(), passes + 1, "{path}");
             assert_eq!(counts(), (before.0 + 1, before.1, before.2), "{path}: submits, buffers, bind groups");
         }
         // A short prompt that fits one chunk is also one submission.

@@ -12,7 +12,7 @@ use thermocline_engine::{
     error::root_cause,
     session::{AwaitedFrame, CrashSentinel, CreationLock},
 };
-use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, PowerPreference, Surface};
+use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, InstanceFlags, PowerPreference, Surface};
 use winit::{
     application::ApplicationHandler,
     error::EventLoopError,
@@ -126,7 +126,7 @@ fn said(error: &EventLoopError) -> String {
 /// The wgpu configuration for eframe.
 fn drawing(backend: Backend, software: bool, watch: &FrameWatch) -> WgpuConfiguration {
     let mut setup = WgpuSetupCreateNew::without_display_handle();
-    setup.instance_descriptor.backends = backend.flag();
+    setup.instance_descriptor = instance_descriptor(setup.instance_descriptor, backend);
     let power = preference(PowerPreference::from_env());
     setup.native_adapter_selector = Some(selector(power, software, watch.clone()));
     let usual = WgpuConfiguration::default();
@@ -139,6 +139,13 @@ fn drawing(backend: Backend, software: bool, watch: &FrameWatch) -> WgpuConfigur
         }),
         ..usual
     }
+}
+
+/// `usual` for the adapters of `backend`, without the validation of indirect calls, which is on by
+/// default. Some Intel Macs cannot compile its kernel, and the window has no indirect calls.
+fn instance_descriptor(usual: InstanceDescriptor, backend: Backend) -> InstanceDescriptor {
+    let flags = usual.flags - InstanceFlags::VALIDATION_INDIRECT_CALL;
+    InstanceDescriptor { backends: backend.flag(), flags, ..usual }
 }
 
 /// The power preference of the user's environment, otherwise low power, which selects the
@@ -184,8 +191,7 @@ fn rank(kind: DeviceType, power: PowerPreference) -> u8 {
 /// Finds out why eframe ended without a frame, because eframe does not report it.
 fn diagnosis(backend: Backend, watch: &FrameWatch) -> String {
     let Some(adapter) = watch.adapter() else {
-        let descriptor =
-            InstanceDescriptor { backends: backend.flag(), ..InstanceDescriptor::new_without_display_handle() };
+        let descriptor = instance_descriptor(InstanceDescriptor::new_without_display_handle(), backend);
         let _lock = CreationLock::take();
         let adapters = contained(|| pollster::block_on(Instance::new(descriptor).enumerate_adapters(backend.flag())));
         return match adapters {
@@ -312,7 +318,19 @@ impl ApplicationHandler<UserEvent> for RunningApp<'_> {
 
 #[cfg(test)]
 mod tests {
+    use eframe::egui_wgpu::WgpuSetup;
+
     use super::*;
+
+    #[test]
+    fn window_does_not_validate_indirect_calls() {
+        assert!(InstanceFlags::default().contains(InstanceFlags::VALIDATION_INDIRECT_CALL));
+        let configuration = drawing(Backend::Metal, false, &FrameWatch::default());
+        let WgpuSetup::CreateNew(setup) = configuration.wgpu_setup else { panic!("eframe creates the device") };
+        let made = setup.instance_descriptor;
+        assert_eq!(made.backends, Backend::Metal.flag());
+        assert!(!made.flags.contains(InstanceFlags::VALIDATION_INDIRECT_CALL));
+    }
 
     #[test]
     fn adapter_rank_prefers_hardware_and_integrated_gpus_for_low_power() {
