@@ -26,9 +26,15 @@ pub fn free() -> Option<u64> {
     free.map(|free| control_group::free().map_or(free, |limit| limit.min(free)))
 }
 
-/// Returns the bytes of RAM that a model may take: those that are free, with a little to spare.
-pub fn usable() -> Option<u64> {
-    free().map(|free| free - free / SPARE)
+/// Returns the bytes of RAM for a model of `bytes` that does not fit into RAM: those that are free,
+/// with a little to spare. `None` if it fits, or if the system does not report its RAM.
+pub fn limit_for(bytes: u64) -> Option<u64> {
+    too_small_for(bytes).and_then(|_| free()).map(without_spare)
+}
+
+/// A number of free bytes without those that must stay free.
+const fn without_spare(free: u64) -> u64 {
+    free - free / SPARE
 }
 
 /// Returns the total bytes of RAM if a model of `bytes` does not fit with its KV cache, which is
@@ -55,7 +61,7 @@ fn system() -> Option<System> {
 /// The number of free bytes.
 pub fn check(bytes: u64) -> Result<(), u64> {
     match free() {
-        Some(free) if bytes > free - free / SPARE => Err(free),
+        Some(free) if bytes > without_spare(free) => Err(free),
         _ => Ok(()),
     }
 }
@@ -69,7 +75,8 @@ mod tests {
         assert!(total().is_some_and(|bytes| bytes > 0) && total() == total());
         let ram = total().unwrap();
         assert_eq!([ram / 17 * 16, ram / 17 * 16 + 64, u64::MAX].map(too_small_for), [None, Some(ram), Some(ram)]);
-        assert!(usable() <= free() && free().is_some_and(|free| free <= total().unwrap_or(0)));
+        assert!(free().is_some_and(|free| free <= ram) && without_spare(1600) == 1500);
+        assert!(limit_for(ram / 2).is_none() && limit_for(u64::MAX).is_some_and(|limit| limit < ram));
         assert!(check(0).is_ok());
         assert!(check(u64::MAX).is_err_and(|free| free > 0));
     }

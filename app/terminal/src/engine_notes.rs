@@ -1,7 +1,10 @@
 //! What the user should know about an engine that was opened: things that differ from the options,
 //! and memory that is too small.
 
-use thermocline_engine::session::{DeviceStatus, Engine};
+use thermocline_engine::{
+    gpu::Purpose,
+    session::{DeviceMemory, DeviceStatus, Engine},
+};
 
 use crate::standard_error::say;
 use thermocline_host::{memory, units};
@@ -34,12 +37,18 @@ pub fn say_what_differs(engine: &Engine) {
     }
 }
 
+/// Bytes of weights in a device's memory.
+fn weights_on(memory: &DeviceMemory) -> u64 {
+    let others = [Purpose::Kv, Purpose::Scratch, Purpose::Staging];
+    memory.by_purpose.iter().filter(|(purpose, _)| !others.contains(purpose)).map(|(_, bytes)| bytes).sum()
+}
+
 /// Bytes of weights that stay in RAM. A GPU that shares the RAM takes nothing from it.
 fn bytes_in_ram(engine: &Engine) -> u64 {
     let models = [Some(engine.model()), engine.draft_model()];
     let weights: u64 = models.into_iter().flatten().map(|model| model.checkpoint.tensor_bytes()).sum();
     match engine.device() {
-        DeviceStatus::Gpu(memory) if !memory.shares_ram => weights.saturating_sub(memory.accounted),
+        DeviceStatus::Gpu(memory) if !memory.shares_ram => weights.saturating_sub(weights_on(&memory)),
         _ => weights,
     }
 }

@@ -141,8 +141,9 @@ pub struct SparsityArgs {
     /// [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
-    /// Limit of the RAM to use, like 16GiB. Weights beyond it are read from disk whenever they are
-    /// needed [default: the free RAM, with a little to spare]
+    /// RAM for the weights of the model and one context, like 16GiB. Further weights are read from
+    /// disk when they are needed. No effect with --no-mmap and on Windows [default: no limit, or
+    /// the free RAM if the model is larger than the RAM]
     #[arg(long, help_heading = "Hardware", value_name = "BYTES", value_parser = parse_bytes)]
     pub ram: Option<u64>,
 }
@@ -202,6 +203,7 @@ pub fn open_engine(
     if sparsity.stream_prompts == Some(true) && matches!(choice, DeviceChoice::Cpu) {
         return Err(Failure::usage("--stream-prompts: expected a GPU to send neurons to, got the CPU"));
     }
+    let mut opened = model.open_model()?;
     let options = EngineOptions {
         context: context.context,
         kv_type: context.kv_type.unwrap_or(model.kv_type()),
@@ -209,7 +211,7 @@ pub fn open_engine(
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
-        ram: sparsity.ram.or_else(memory::usable),
+        ram: sparsity.ram.or_else(|| memory::limit_for(opened.checkpoint.tensor_bytes())),
         draft: draft.draft.clone(),
         special_in_content,
         device: choice,
@@ -223,7 +225,6 @@ pub fn open_engine(
         speeds: Folders::detect().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
-    let mut opened = model.open_model()?;
     let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
     sparsity.level.choose(&mut opened, mode)?;
     let engine = Engine::from_model(opened, options)?;

@@ -29,7 +29,6 @@ use thermocline_host::{
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
     library::ModelId,
-    memory,
     remote::KeyStore,
 };
 use thermocline_rich_text::{waker::Waker, widgets};
@@ -293,7 +292,6 @@ impl Shell {
             adaptive: chosen.adaptive,
             counts: (!self.settings.no_counts).then(|| self.folders.counts()),
             speeds: Some(self.folders.cache.clone()),
-            ram: memory::usable(),
             ..defaults
         }
     }

@@ -189,10 +189,7 @@ impl Engine {
         let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
         let model = match options.ram_of_weights(&model.config, context) {
             // Neuron-major copies would take the RAM of other weights.
-            Some(room) if model.checkpoint.tensor_bytes() > room => {
-                model.keep_within(room);
-                Arc::new(model)
-            }
+            Some(room) if model.keep_within(room).is_some() => Arc::new(model),
             _ => sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool()),
         };
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());

@@ -135,10 +135,10 @@ impl EngineOptions {
     }
 
     /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context`
-    /// tokens.
+    /// tokens: at least half of all, because a cache fills only with the conversation.
     pub(super) fn ram_of_weights(&self, config: &ModelConfig, context: usize) -> Option<u64> {
-        let others = CacheBytes::of(config, context, self.kv_type).total() + WORKING_BYTES;
-        self.ram.map(|ram| ram.saturating_sub(others))
+        let others = CacheBytes::of(config, context, self.kv_type).total().saturating_add(WORKING_BYTES);
+        self.ram.map(|ram| ram.saturating_sub(others).max(ram / 2))
     }
 }
 

@@ -204,6 +204,7 @@ impl EngineHandle {
         let (measure, flag) = (options.speeds.is_some(), Arc::clone(&self.shared.busy));
         let busy = move || flag.load(SeqCst);
         let mut opened = model.open(&load)?;
+        options.ram = options.ram.or_else(|| memory::limit_for(opened.checkpoint.tensor_bytes()));
         // The thresholds that `prepare` found may have been removed.
         if let Some(level) = options.level.take().filter(|_| opened.has_input_thresholds()) {
             let copies = opened.skip_inputs(level)?;

@@ -474,8 +474,9 @@ fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Se
     // conversations.
     let is_short = pass.is_single() || pass.separate;
     let may_stop = sequences.len() == 1 && !(is_short && config.is_recurrent());
-    if let Some(pager) = pass.model.pager() {
-        pager.begin_pass(pass.is_single());
+    // A draft head is in the file of its model, whose passes have another order.
+    if let Some(pager) = pass.model.pager().filter(|_| pass.model.weights.state_input.is_none()) {
+        pager.begin_pass(is_short);
     }
     processor.begin(pass, sequences)?;
     for layer in 0..config.n_layer() {

@@ -9,7 +9,7 @@ const REPRESENTED: f64 = 4.0;
 /// Largest ratio of a time to the mean before it. Longer times are interruptions by other programs.
 const LONGEST: f64 = 3.0;
 /// The time of a number of drafts is measured again if its latest measurement is this many passes
-/// old. The earlier mean then counts as one pass.
+/// old. The earlier mean then counts as one pass, and a shorter time replaces it.
 const STALE: u64 = 64;
 /// The same for a number of drafts that was measured only once.
 const STALE_FIRST: u64 = 8;

@@ -43,7 +43,8 @@ struct UntakenRuns {
 }
 
 impl UntakenRuns {
-    /// Takes the next few runs: of pages to drop, because they make room, then of needed pages.
+    /// Takes the next few runs. Pages to drop come first because they make room, then needed pages,
+    /// then pages for later products.
     fn take(&mut self, only_needed: bool) -> Option<TakenRuns> {
         let (work, needed, from) = match () {
             () if !only_needed && !self.drops.is_empty() => (PageWork::Drop, false, &mut self.drops),
