@@ -9,8 +9,8 @@ use crate::control_group;
 /// One part in this many of the free RAM must stay free.
 const SPARE: u64 = 16;
 
-/// Returns the total bytes of RAM, read once; `None` if the system does not report them. A limit
-/// of this process counts as the total.
+/// Returns the total bytes of RAM, or the limit of the process's control group if it is smaller.
+/// Reads them once. `None` if the system does not report them.
 pub fn total() -> Option<u64> {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     *TOTAL.get_or_init(|| {

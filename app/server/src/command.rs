@@ -136,7 +136,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
     let events = log.clone();
     let server = Server::start(options, models, move |event| events.event(&event)).map_err(Failure::usage)?;
-    // Whoever waits for the address gets what was said before it.
+    // Programs wait for the address, so all earlier lines are written before it.
     log.flush();
     answer::print(&format!("{named} at {}\n", server.url()))?;
     let drain = Duration::from_secs(args.drain);

@@ -1,5 +1,5 @@
-//! Announces what products read to the [pager](thermocline_formats::format::Pager) of a model that
-//! is larger than the RAM that it may use. Matrices of other models have no pager.
+//! Tells the [pager](thermocline_formats::format::Pager) which rows a product is about to read.
+//! Only the matrices of models that are larger than their RAM budget have a pager.
 
 use super::{RowSum, RowsJob, TokenRows, row_selection::RowSelection};
 use thermocline_formats::format::{Matrix, ReadRows};

@@ -34,8 +34,8 @@ use thermocline_base::error::{Error, GpuFailure, Result};
 pub struct GpuOptions {
     /// Choice of the adapter.
     pub adapter: AdapterChoice,
-    /// Most bytes to allocate, limited to the adapter's memory. `None`: nine tenths of the free
-    /// memory that the system reports, or no limit if the system reports none.
+    /// Most bytes to allocate, limited to the adapter's memory. `None` means nine tenths of the
+    /// free memory. It means no limit if the system does not report the free memory.
     pub budget: Option<u64>,
     /// Limits the kernels to this tier, if it is plainer than the adapter's.
     pub tier: Option<Tier>,

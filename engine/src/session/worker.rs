@@ -473,8 +473,8 @@ impl EngineWorker<'_> {
         true
     }
 
-    /// Frees the memory for drafts of all conversations that have no running answer, except
-    /// conversation `kept`. To get this memory for each answer would take as long as a token.
+    /// Frees the memory for drafts of every idle conversation except conversation `kept`, which
+    /// keeps it for its next answer. Allocating it takes about as long as a token.
     fn free_memory_of_drafts(&mut self, kept: usize) {
         let conversations = self.conversations.iter_mut().enumerate();
         let idle = conversations.filter(|(at, it)| *at != kept && it.running.is_none());

@@ -1,5 +1,5 @@
-//! Models that are larger than the RAM that they may use. They compute the same bits, and their
-//! weights in RAM stay within the budget.
+//! Models that are larger than their RAM budget. They compute the same bits, and the pager counts
+//! no more bytes in RAM than the budget.
 
 // Other systems leave it to themselves which weights are in RAM.
 #![cfg(unix)]

@@ -46,8 +46,7 @@ impl PlannedMachine {
             planned.machine.store(path)?;
         }
         if args.device.vram.is_some_and(|bytes| bytes > 0) && planned.machine.gpu.is_none() {
-            // The budget is for a card that the machine does not have yet, so plan with a typical
-            // card.
+            // The machine has no card, so the plan assumes a typical card.
             let gpu = Machine::typical().gpu;
             let adapter = gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
             say(format_args!(

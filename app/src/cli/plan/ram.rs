@@ -25,7 +25,7 @@ pub struct PlannedRam {
     /// Bytes besides the file, by purpose. The KV caches are those of layers that the plan leaves
     /// to the CPU, with their largest snapshots.
     pub by_purpose: [(&'static str, u64); 8],
-    /// All bytes.
+    /// The plan's need of RAM.
     pub need: RamNeed,
     /// Bytes that the plan has, if known.
     pub there: Option<u64>,
@@ -44,7 +44,7 @@ impl RamUse<'_> {
         let drafter = self.draft.or(model.draft_head.as_deref());
         let cache_of = |of: &Model| CacheBytes::of(&of.config, inputs.context, inputs.kv_type).total();
         let draft_cache = drafter.map_or(0, cache_of);
-        // The CPU's scratch memory is about that of a device with chunks of the same length.
+        // This estimates the CPU's scratch memory by that of a device with the same chunk length.
         let computes = plan.layers.iter().any(|layer| layer.hot < layer.units || !layer.resident);
         let by_purpose = [
             ("neuron-major down projections", self.transposed),

@@ -37,7 +37,7 @@ impl RamNeed {
         }
     }
 
-    /// All bytes.
+    /// Sum of both.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.others)
     }
@@ -61,8 +61,8 @@ impl RamShortage {
     /// The shortage of a plan that needs `need` and has `ram` bytes. The CPU reads `cpu_bytes` of
     /// weights for a token, and the disk `disk` bytes per second. `None` if everything fits.
     ///
-    /// The weights that do not fit are read as often as the others, so their part of `cpu_bytes`
-    /// is their part of the weights.
+    /// It assumes that a token reads missing and present weights equally often. The pager keeps
+    /// frequent experts and neurons in RAM, so models with them read less.
     pub fn new(need: RamNeed, ram: u64, cpu_bytes: f64, disk: Option<f64>) -> Option<Self> {
         let missing = need.total().checked_sub(ram).filter(|missing| *missing > 0)?;
         let fraction = (missing as f64 / need.weights.max(1) as f64).min(1.0);

@@ -39,10 +39,10 @@ fn oracle(row: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f6
     normed.enumerate().map(|(i, value)| value + bias.map_or(0.0, |bias| f64::from(bias[i]))).collect()
 }
 
-/// Rows of several lengths, some of which have several vectors per invocation. The long rows have
-/// the workgroup of long rows in the engine, which devices narrow to their limit. An outlier makes
-/// the squares of an RMS norm large. A large mean shows whether a layer norm computes the variance
-/// from centred values.
+/// Rows of several lengths. In the longest rows, an invocation has several vectors. They use the
+/// engine's workgroup for long rows, which devices narrow to their limit. An outlier makes the
+/// squares of an RMS norm large. A large mean shows whether a layer norm centres the values before
+/// it computes the variance.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let forms = [("ADD_DELTA", 128), ("LAYER HAS_BIAS", 96), ("", 64), ("LAYER HAS_BIAS ADD_DELTA", 32)];
     let shapes = request.pick(&[[1000, 1024], [1, 4], [7, 32], [64, 64], [129, 160]], 1).iter();

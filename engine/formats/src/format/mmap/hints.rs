@@ -11,11 +11,11 @@ const LONGEST_HINT: usize = 128 << 10;
 /// A hint about a range of pages.
 #[derive(Clone, Copy)]
 enum PageHint {
-    /// They are read soon.
+    /// The process reads the pages soon.
     WillNeed,
-    /// They are not needed for a while.
+    /// The system may drop the pages.
     DontNeed,
-    /// They are read as small pages.
+    /// The system reads single pages instead of huge ones.
     #[cfg(target_os = "linux")]
     NoHugePage,
 }

@@ -1,12 +1,12 @@
-//! The choice of the pieces that stay in memory: those with the most recent uses, weighed by the
-//! time that a read of each byte takes.
+//! Chooses the pieces that stay in memory. A piece's score is the number of its recent uses, times
+//! the time that the disk takes to read one of its bytes.
 
 use super::tensor_pages::TensorPages;
 
-/// Bytes that a disk reads in the time that a request costs beside its bytes.
+/// Fixed cost of a read request, as the bytes that the disk reads in the same time.
 const REQUEST_BYTES: f32 = 16384.0;
-/// Factor of the score of a piece that is already kept, so that pieces of about equal score are not
-/// exchanged.
+/// Factor of the score of a kept piece. Without it, pieces of similar score would replace each
+/// other.
 const KEPT: f32 = 1.25;
 /// Scores are compared by these leading bits of a float: sign, exponent and seven bits more.
 const SCORE_SHIFT: u32 = 16;

@@ -1,6 +1,5 @@
-//! Announces what an FFN reads to the [pager](thermocline_formats::format::Pager) of a model that
-//! is larger than the RAM that it may use. The disk then reads the matrices of an FFN together,
-//! instead of one product after the other.
+//! Tells the [pager](thermocline_formats::format::Pager) which rows an FFN is about to read. The
+//! disk then reads the matrices of an FFN together, instead of one product after the other.
 
 use smallvec::SmallVec;
 
