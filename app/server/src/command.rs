@@ -102,9 +102,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS")]
     idle_unload: Option<u64>,
     /// How a text's hidden states are pooled into its embedding, if the request does not set it
-    #[arg(long, value_name = "HOW", default_value = "mean",
-        value_parser = by_name([("mean", Pooling::Mean), ("last", Pooling::Last)]))]
-    pooling: Pooling,
+    /// [default: as the model asks, or else mean]
+    #[arg(long, value_name = "HOW", value_parser = by_name(Pooling::NAMED))]
+    pooling: Option<Pooling>,
     /// Seconds that the current answer may continue after the server was told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,

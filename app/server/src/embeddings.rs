@@ -7,7 +7,11 @@ use axum::{Extension, Json, body::Body, extract::State};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thermocline_engine::session::{Pooling, Prompt, Request};
+use thermocline_engine::{
+    model::Model,
+    session::{EmbeddingPrompts, Pooling, Prompt, Request, StateReading},
+    tokenizer::EncodeOptions,
+};
 
 use super::{
     connections::Connection,
@@ -50,6 +54,8 @@ pub struct EmbeddingFields {
     pub encoding_format: Option<String>,
     /// How hidden states are pooled into a vector.
     pub pooling: Option<String>,
+    /// Kind of the texts, which chooses the model's prompt in front of them: `query` or `document`.
+    pub input_type: Option<String>,
     /// Has no effect.
     pub user: Ignored,
     /// Has no effect.
@@ -131,7 +137,7 @@ impl EmbeddingRequest {
         protocol: EmbeddingProtocol,
         body: &[u8],
         model: &ServedModel,
-        pooling: Pooling,
+        pooling: Option<Pooling>,
         strict: bool,
     ) -> Result<Self, ApiError> {
         let fields: EmbeddingFields = match protocol {
@@ -149,19 +155,30 @@ impl EmbeddingRequest {
             Some("base64") => true,
             Some(other) => return Err(invalid("encoding_format", "float or base64", &other.into())),
         };
-        let d_model = model.engine.config().d_model;
+        let Model { config, weights, .. } = &**model.engine.model();
+        let d_model = weights.embedding_head.width(config.d_model);
         let dimensions = fields.dimensions;
         if let Some(count) = dimensions.filter(|count| !(1..=d_model).contains(count)) {
             return Err(invalid("dimensions", &format!("a whole number from 1 to {d_model}"), &count.into()));
         }
         let pooling = match fields.pooling {
             None => pooling,
-            Some(name) => Pooling::of_name(&name).ok_or_else(|| invalid("pooling", "mean or last", &name.into()))?,
+            Some(name) => {
+                Some(Pooling::of_name(&name).ok_or_else(|| invalid("pooling", "mean, cls or last", &name.into()))?)
+            }
         };
+        let reading = Some(StateReading::Embedding(pooling));
+        let kinds = EmbeddingPrompts::of(&model.engine.model().checkpoint.metadata);
+        let prefix = kinds.text(fields.input_type.as_deref());
+        let prefix = prefix.map_err(|error| ApiError::invalid_field("input_type", error.to_string()))?;
         let truncates = fields.truncate.unwrap_or(false);
         let request = |prompt: Prompt| {
+            let prompt = match prompt {
+                Prompt::Text(text) => Prompt::Text(format!("{prefix}{text}")),
+                other => other,
+            };
             let prompt = if truncates { truncated(prompt, model)? } else { prompt };
-            Ok(Request { embedding: Some(pooling), max_tokens: Some(0), ..Request::new(prompt) })
+            Ok(Request { reading, max_tokens: Some(0), ..Request::new(prompt) })
         };
         let requests = prompts.into_iter().map(request).collect::<Result<Vec<_>, ApiError>>()?;
         Ok(EmbeddingRequest { requests, dimensions, base64 })
@@ -181,11 +198,19 @@ fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiErr
     openai::prompts_of(&value, MAX_INPUTS, empty).ok_or_else(|| invalid("input", &expected, &value))
 }
 
-/// Cuts a prompt to as many tokens as the context holds.
+/// Cuts a prompt to as many tokens as the context holds. The tokens that end a text stay.
 fn truncated(prompt: Prompt, model: &ServedModel) -> Result<Prompt, ApiError> {
-    let tokens = model.engine.prompt_tokens(prompt, &model.defaults.chat);
+    let tokens = match prompt {
+        Prompt::Text(text) => model.engine.tokenizer().encode(&text, EncodeOptions::WHOLE),
+        other => model.engine.prompt_tokens(other, &model.defaults.chat),
+    };
     let mut tokens = tokens.map_err(|error| ApiError::from(&error))?;
-    tokens.truncate(model.engine.context());
+    let (room, ends) = (model.engine.context(), model.engine.tokenizer().text_end());
+    if tokens.len() > room {
+        let end = if tokens.ends_with(ends) { ends } else { &[] };
+        tokens.truncate(room.saturating_sub(end.len()));
+        tokens.extend_from_slice(end);
+    }
     Ok(Prompt::Tokens(tokens))
 }
 

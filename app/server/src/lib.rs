@@ -57,6 +57,7 @@ mod queue;
 mod read_body;
 mod request;
 mod request_message;
+mod rerank;
 mod routes;
 mod sampling_fields;
 mod served_model;

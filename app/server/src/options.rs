@@ -28,8 +28,9 @@ pub struct ServerOptions {
     pub timeout: Duration,
     /// Refuse what OpenAI's own server refuses: other models' names and unknown hints.
     pub strict: bool,
-    /// How hidden states are pooled into embeddings, unless a request says otherwise.
-    pub pooling: Pooling,
+    /// How hidden states are pooled into embeddings, unless a request says otherwise. `None`: as the
+    /// model asks, or else by the mean.
+    pub pooling: Option<Pooling>,
     /// Connections open at a time. Beyond this, the connection that has been idle longest is
     /// closed.
     pub max_connections: usize,
@@ -56,7 +57,7 @@ impl ServerOptions {
             max_waiting: Self::MAX_WAITING,
             timeout: Duration::from_secs(30),
             strict: false,
-            pooling: Pooling::Mean,
+            pooling: None,
             max_connections: 640,
         }
     }

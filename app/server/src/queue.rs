@@ -77,6 +77,8 @@ pub fn marks(prompt: &Prompt) -> Vec<u64> {
                 mark(&hasher);
             }
         }
+        // Nothing of a pair is computed again.
+        Prompt::Pair { .. } => {}
         Prompt::Tokens(tokens) => {
             for piece in tokens.chunks_exact(TOKENS_OF_MARK) {
                 piece.hash(&mut hasher);

@@ -140,7 +140,7 @@ impl CompletionRequest {
         let text = |prompt: &Prompt| match prompt {
             Prompt::Text(text) => text.clone(),
             Prompt::Tokens(ids) => model.engine.tokenizer().decode(ids, true),
-            Prompt::Chat(_) | Prompt::Continue(_) => String::new(),
+            Prompt::Chat(_) | Prompt::Continue(_) | Prompt::Pair { .. } => String::new(),
         };
         let echoes = if choices.echo { prompts.iter().map(text).collect() } else { Vec::new() };
         let requests = choices.requests(prompts, &request);

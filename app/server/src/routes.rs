@@ -32,6 +32,7 @@ use super::{
     ollama,
     openai::Endpoint,
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
+    rerank::rerank,
     served_model::ServedModel,
     tokens,
 };
@@ -50,6 +51,8 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/v1/responses", answered(Protocol::Responses))
         .route("/v1/responses/{id}", stored_response())
         .route("/v1/embeddings", embedded(EmbeddingProtocol::OpenAi))
+        .route("/v1/rerank", post_only(rerank))
+        .route("/rerank", post_only(rerank))
         .route("/v1/messages", answered(Protocol::Messages))
         .route("/v1/messages/count_tokens", post_only(count_tokens))
         .route("/api/chat", answered(Protocol::OllamaChat))

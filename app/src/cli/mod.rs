@@ -13,6 +13,7 @@ mod completions;
 mod convert;
 mod devices;
 mod driver_hints;
+mod embed;
 mod eval;
 mod gpu_test;
 mod grammar_options;
@@ -23,6 +24,7 @@ mod prepare;
 mod prepared;
 mod report;
 mod report_page;
+mod rerank;
 mod run;
 mod synth;
 mod table;
@@ -68,6 +70,8 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
+    Embed(embed::EmbedArgs),
+    Rerank(rerank::RerankArgs),
     Logits(logits::LogitsArgs),
     Convert(convert::ConvertArgs),
     Prepare(prepare::PrepareArgs),
@@ -96,6 +100,8 @@ fn dispatch(app: &app::AppArgs, command: Option<CliCommand>) -> Outcome {
         Some(CliCommand::Serve(args)) => serve::serve(&args),
         Some(CliCommand::Inspect(args)) => inspect::inspect(&args),
         Some(CliCommand::Tokenize(args)) => tokenize::tokenize(&args),
+        Some(CliCommand::Embed(args)) => embed::embed(&args),
+        Some(CliCommand::Rerank(args)) => rerank::rerank(&args),
         Some(CliCommand::Logits(args)) => logits::logits(&args),
         Some(CliCommand::Convert(args)) => convert::convert(&args),
         Some(CliCommand::Prepare(args)) => prepare::prepare(&args),

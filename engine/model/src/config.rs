@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use super::{
-    AltupConfig, AttentionConfig, Experts, NormKind, Position, RecurrentConfig, Register, Rope, StateShape, Step,
+    AltupConfig, AttentionConfig, Experts, NormKind, Pooling, Position, RecurrentConfig, Register, Rope, StateShape,
+    Step,
     load::{LayerTensors, Loader},
 };
+use thermocline_cpu::ops::AttentionWindow;
 pub use thermocline_cpu::ops::{Activation, ActivationForm};
 
 /// Configuration of one layer.
@@ -111,11 +113,34 @@ pub struct ModelConfig {
     pub logit_scale: f32,
     /// Cap on logits: `cap * tanh(x / cap)`.
     pub final_softcap: Option<f32>,
+    /// How hidden states become an embedding, in models that embed or rank texts and generate none.
+    pub pooling: Option<Pooling>,
     /// Configuration of each layer.
     pub layers: Vec<LayerConfig>,
 }
 
 impl ModelConfig {
+    /// True for an encoder: its tokens read later tokens too. A whole text is then one pass.
+    pub fn is_encoder(&self) -> bool {
+        self.attentions().any(|attention| attention.seen().ahead > 0)
+    }
+
+    /// True if the model embeds or ranks texts and generates none.
+    pub fn embeds_only(&self) -> bool {
+        self.pooling.is_some() || self.is_encoder()
+    }
+
+    /// Lets every token read later tokens, too. A window then has half of its length on each side.
+    pub(crate) fn read_both_directions(&mut self) {
+        for attention in self.attentions_mut() {
+            attention.window = Some(match attention.window {
+                Some(window) if window.ahead > 0 => window,
+                Some(window) => AttentionWindow::symmetric(window.length / 2),
+                None => AttentionWindow::BOTH_DIRECTIONS,
+            });
+        }
+    }
+
     /// Returns the number of layers.
     pub fn n_layer(&self) -> usize {
         self.layers.len()
@@ -152,7 +177,8 @@ impl ModelConfig {
     /// the layers that read them. `None` if one of these layers reads all keys.
     pub fn kept_window(&self, layer: usize) -> Option<usize> {
         let readers = (0..self.n_layer()).filter(|reader| self.kv_source(*reader) == Some(layer));
-        let window = |of: &AttentionConfig| of.window.map(|window| window.length);
+        // A pass of an encoder is a whole text.
+        let window = |of: &AttentionConfig| of.window.filter(|window| window.ahead == 0).map(|window| window.length);
         let windows = readers.filter_map(|reader| self.layers[reader].attention.as_ref()).map(window);
         windows.reduce(|widest, window| Some(widest?.max(window?))).flatten()
     }

@@ -46,13 +46,15 @@ pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub(crate) use load::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
+pub(crate) use parts::RANK;
 pub use parts::{
     AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
-    BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
-    FfnWeights, GateFunction, HeadGates, HeadPositions, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear,
-    MixerConfig, MixerWeights, Norm, NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,
-    PredictorKind, PredictorQuality, QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, ScoreScaling,
-    SharedExpert, StateInput, StateShape, ValueScaling, recurrent,
+    BoundLatent, BoundMixer, BoundRecurrent, Classifier, ClassifierActivation, Down, EmbeddingHead, ExpertGroups,
+    ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind, FfnWeights, GateFunction, HeadGates, HeadPositions,
+    LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm, NormKind, NormSlot,
+    PerLayerTable, PerLayerWeights, Pooling, Predictor, PredictorInput, PredictorKind, PredictorQuality, QueryScale,
+    RecurrentConfig, RecurrentWeights, Router, RouterScore, ScoreScaling, SharedExpert, StateInput, StateShape,
+    ValueScaling, recurrent,
 };
 pub use resident::Resident;
 pub use rope::{Position, Rope, RopeOrder, RopeScaling};
@@ -201,7 +203,7 @@ fn family(checkpoint: &Checkpoint) -> Result<(&str, &'static families::Family)> 
 
 /// Reads configuration and weights, and checks every size against every tensor.
 fn read(loader: &load::Loader<'_>, family: &families::Family) -> Result<(ModelConfig, Weights)> {
-    let mut config = (family.config)(loader, &loader.sizes()?)?;
+    let mut config = families::config(loader, family)?;
     let weights = families::weights(loader, &mut config, family)?;
     check_program(&config, &weights)?;
     let kinds = config.layers.iter().zip(&weights.layers).map(|(shape, layer)| load::LayerKind {

@@ -8,8 +8,12 @@ use super::{Ffn, GateFunction, HeadGates, Model};
 pub fn traits(model: &Model) -> Vec<String> {
     let (config, weights) = (&model.config, &model.weights);
     let mut lines = Vec::new();
+    if config.is_encoder() {
+        lines.push("tokens read later tokens too, so that the model embeds texts and generates none".to_owned());
+    }
     let mut windows: Vec<(usize, usize)> = Vec::new();
-    for window in config.attentions().filter_map(|attention| Some(attention.window?.length)) {
+    let lengths = config.attentions().filter_map(|attention| Some(attention.window?.length));
+    for window in lengths.filter(|length| *length < usize::MAX) {
         match windows.iter_mut().find(|(known, _)| *known == window) {
             Some((_, layers)) => *layers += 1,
             None => windows.push((window, 1)),

@@ -4,9 +4,9 @@
 use smallvec::SmallVec;
 
 use super::{
-    AltupTable, AltupWeights, AssistantWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures,
-    LayerNorms, LayerPart, Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights,
-    SkippedInputs, StateInput,
+    AltupTable, AltupWeights, AssistantWeights, AttentionWeights, EmbeddingHead, Ffn, FfnWeights, InputCurves,
+    InputFigures, LayerNorms, LayerPart, Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor,
+    RecurrentWeights, SkippedInputs, StateInput,
 };
 use thermocline_formats::format::Matrix;
 
@@ -118,6 +118,11 @@ pub struct Weights {
     pub token_embedding: Matrix,
     /// `[positions + offset, d]`; only for learned positions.
     pub position_embedding: Option<Matrix>,
+    /// `[types, d]`, added to the embeddings: the first row for the first text of a pair, or the only
+    /// text, the second row for the second text (BERT).
+    pub token_types: Option<Matrix>,
+    /// Weights after the pooling, in models that embed or rank texts.
+    pub embedding_head: EmbeddingHead,
     /// Table of the layers' own inputs, if the model has them.
     pub per_layer: Option<PerLayerTable>,
     /// Weights that add hidden states to the embeddings, in a draft head.

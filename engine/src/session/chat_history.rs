@@ -40,7 +40,7 @@ impl<'a> ChatHistory<'a> {
         let (messages, continues) = match prompt {
             Prompt::Chat(messages) => (messages.clone(), false),
             Prompt::Continue(messages) => (messages.clone(), true),
-            Prompt::Text(_) | Prompt::Tokens(_) => return None,
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Pair { .. } => return None,
         };
         let system = messages.iter().take_while(|message| message.role == Role::System).count();
         let starts = messages.iter().enumerate().filter(|(_, message)| message.role == Role::User);

@@ -19,7 +19,10 @@ pub(super) enum WantedLogits {
     /// This number of the largest logits of the last token.
     Shortlist(usize),
     /// The hidden states of every token of the chunk, and no logits.
-    Hidden,
+    Hidden {
+        /// Index of the first token of the second text, in a pair of texts.
+        second_at: Option<usize>,
+    },
 }
 
 /// The result of computing a chunk.
@@ -254,7 +257,9 @@ impl SessionContext {
             WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
             WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
             WantedLogits::DraftLogits => forward.run_batch(&mut [(kv, tokens)], probe).map(ComputedLogits::Logits),
-            WantedLogits::Hidden => forward.hidden(tokens, kv, probe).map(ComputedLogits::Hidden),
+            WantedLogits::Hidden { second_at } => {
+                forward.hidden(tokens, second_at, kv, probe).map(ComputedLogits::Hidden)
+            }
             WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {

@@ -2,7 +2,7 @@
 //! answer.
 
 use super::{
-    ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, engine::Engine,
+    ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, embedding, engine::Engine,
     engine_state::EngineState,
 };
 use thermocline_base::error::{Error, Result};
@@ -25,6 +25,8 @@ pub(super) struct EncodedPrompt {
     pub starts_text: bool,
     /// Parser of the answer in a chat; `None` for other prompts.
     pub parser: Option<AnswerParser>,
+    /// Index of the second text's first token, in a pair of texts.
+    pub second_at: Option<usize>,
 }
 
 /// A prompt that fits the context.
@@ -93,12 +95,20 @@ pub(super) fn encode(
         check(prompt.with_breaks())?;
         tokenizer.encode_prompt(prompt)
     };
+    let mut second_at = None;
     let (mut tokens, starts_text, parser) = match prompt {
         Prompt::Text(said) => {
             check(&said)?;
             (tokenizer.encode(&said, text)?, said.is_empty(), None)
         }
         Prompt::Tokens(tokens) => (tokens, false, None),
+        Prompt::Pair { query, document } => {
+            check(&query)?;
+            check(&document)?;
+            let pair = embedding::encode_pair(state, &query, &document)?;
+            second_at = Some(pair.second_at);
+            (pair.ids, false, None)
+        }
         Prompt::Chat(messages) => {
             let (text, parser) = render(state, &messages, chat, None)?;
             (encode(&text)?, true, Some(parser))
@@ -116,7 +126,7 @@ pub(super) fn encode(
         let none = "at least one token, because the vocabulary has no token that begins a text";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
-    Ok(EncodedPrompt { tokens, starts_text, parser })
+    Ok(EncodedPrompt { tokens, starts_text, parser, second_at })
 }
 
 /// Refuses a text that would exceed `limit` tokens even if each were the longest token of the

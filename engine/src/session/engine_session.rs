@@ -10,10 +10,11 @@ use std::{
 };
 
 use super::{
-    Engine, Event, Request,
+    Engine, Event, Prompt, Request, StateReading,
     request::EventSender,
     worker::{EngineCommand, QueuedRequest},
 };
+use thermocline_base::error::Result;
 
 /// One conversation with its own KV cache. Dropping it cancels its requests and frees the cache.
 #[derive(Debug)]
@@ -51,6 +52,24 @@ impl Session {
             request: Box::new(QueuedRequest { number, request, events, requested_at: Instant::now() }),
         });
         receiver
+    }
+
+    /// Computes what `reading` wants of `prompt`, and waits for it: the embedding, or the relevance
+    /// of a pair as one number.
+    ///
+    /// # Errors
+    /// `Unsupported` if the model has no classifier for a relevance, `ContextFull` for
+    /// a text of more tokens than the context has, and the errors of generations.
+    pub fn read_states(&self, prompt: Prompt, reading: StateReading) -> Result<Vec<f32>> {
+        let mut answer = Vec::new();
+        for event in self.generate(Request { reading: Some(reading), ..Request::new(prompt) }) {
+            match event {
+                Event::Embedding(embedding) => answer = embedding,
+                Event::Error(error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(answer)
     }
 
     /// Cancels all previous requests of this session. The running generation ends within one token,

@@ -18,7 +18,7 @@ use super::{
     chat_history::ChatHistory,
     context::SessionContext,
     drafter::Drafter,
-    embedding::PooledStates,
+    embedding::{PooledStates, check_purpose},
     encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
     engine_state::EngineState,
     ffn_reads::FfnSize,
@@ -48,6 +48,8 @@ pub(super) struct Generation<'a> {
     number: u64,
     chunk: usize,
     n_vocab: usize,
+    /// True if the prompt is computed in one pass, because its tokens read later tokens too.
+    whole: bool,
     ffn_sizes: &'a [FfnSize],
     max_tokens: Option<usize>,
     on_full: ContextPolicy,
@@ -60,7 +62,7 @@ pub(super) struct Generation<'a> {
     chooser: Chooser,
     text: TextStream<'a>,
     /// Pooled states for the embedding of the prompt; `None` if no embedding is requested.
-    pooled: Option<PooledStates>,
+    pooled: Option<PooledStates<'a>>,
     /// True if the request's tokens are recorded.
     pub(super) recorded: bool,
     /// Which passes may contain drafts.
@@ -145,6 +147,7 @@ impl<'a> Generation<'a> {
     ) -> Result<Self> {
         let tokenizer = &state.text.tokenizer;
         let vocab = state.model.config.n_vocab;
+        check_purpose(&state.model, request.reading)?;
         check(&request, context, vocab)?;
         let sampler = Sampler::new(&request.sampling, vocab, breakers_of(state, &request))?;
 
@@ -152,10 +155,10 @@ impl<'a> Generation<'a> {
         let stops = stops_of(state, &request);
         let calls = calls_of(state, &request.chat);
         // An embedding encodes a complete text; a generation continues its prompt.
-        let options = if request.embedding.is_some() { EncodeOptions::WHOLE } else { EncodeOptions::CHAT };
+        let options = if request.reading.is_some() { EncodeOptions::WHOLE } else { EncodeOptions::CHAT };
         let FittedPrompt { encoded, forgotten_tokens, history } =
             encode_to_fit(state, request.prompt, &request.chat, options, request.on_full, context.capacity())?;
-        let EncodedPrompt { tokens: mut todo, starts_text, parser } = encoded;
+        let EncodedPrompt { tokens: mut todo, starts_text, parser, second_at } = encoded;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let thought_budget = match (request.thought_budget, &parser) {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
@@ -163,7 +166,7 @@ impl<'a> Generation<'a> {
         };
         let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.text.template.tools().tokens());
         // Log probabilities and hidden states of the prompt require computing every prompt token.
-        let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
+        let reads_prompt = request.reading.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
         state.figures.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
@@ -177,7 +180,7 @@ impl<'a> Generation<'a> {
             ..GenerationStats::default()
         };
         context.controller.fix(request.drafts);
-        let generates = request.max_tokens.is_none_or(|most| most > 1) && request.embedding.is_none();
+        let generates = request.max_tokens.is_none_or(|most| most > 1) && request.reading.is_none();
         let drafts = generates && request.speculation != SpeculationMode::Off;
         let lookup = drafts.then(|| PromptLookup::new(&todo));
         todo.drain(..reused);
@@ -188,6 +191,7 @@ impl<'a> Generation<'a> {
             number,
             chunk: state.chunk,
             n_vocab: vocab,
+            whole: state.model.config.is_encoder(),
             ffn_sizes: &state.figures.ffn_sizes,
             max_tokens: request.max_tokens,
             on_full: request.on_full,
@@ -196,7 +200,7 @@ impl<'a> Generation<'a> {
             history,
             chooser: Chooser { sampler, grammar, masked: Vec::new(), logprobs: request.logprobs },
             text,
-            pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
+            pooled: request.reading.map(|reading| PooledStates::new(state, reading, second_at)),
             recorded: request.recorded,
             draft_mode: request.speculation,
             lookup,
@@ -323,7 +327,7 @@ impl<'a> Generation<'a> {
 fn stops_of(state: &EngineState, request: &Request) -> StopStrings {
     let turn_ends = match request.prompt {
         Prompt::Chat(_) | Prompt::Continue(_) => state.text.template.stop_strings(),
-        Prompt::Text(_) | Prompt::Tokens(_) => &[],
+        Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Pair { .. } => &[],
     };
     StopStrings::new(request.stop.clone(), turn_ends)
 }

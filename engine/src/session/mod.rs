@@ -70,7 +70,7 @@ pub use breakdown::{Breakdown, MeasuredTime};
 pub use budget_forecast::unopened_planner;
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus, LoadStage};
 pub use draft_model::open_draft_model;
-pub use embedding::Pooling;
+pub use embedding::{EmbeddingPrompts, StateReading};
 pub use engine::{Engine, MemoryReport};
 pub use engine_session::Session;
 pub use idle_calibration::CalibrationOptions;
@@ -88,6 +88,7 @@ pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
 pub use speculation::{DraftCounts, DraftSource, DraftsBySource};
 pub use streamed_chunk::streamed_chunk;
+pub use thermocline_model::Pooling;
 pub use turns::Priority;
 
 pub use sampling::Grammar;

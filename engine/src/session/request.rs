@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, DraftsBySource, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
+use super::{DeviceEvent, DraftsBySource, LogprobsRequest, StateReading, TokenLogprobs, sampling::Grammar};
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{reasoning::AnswerPart, tools::ToolFormat};
 
@@ -80,6 +80,13 @@ pub enum Prompt {
     Chat(Vec<Message>),
     /// A chat whose last message, by the assistant, is continued.
     Continue(Vec<Message>),
+    /// A query and a document whose relevance to it is asked for, in the form of the reranker.
+    Pair {
+        /// The query.
+        query: String,
+        /// The document.
+        document: String,
+    },
 }
 
 /// Text of an answer in pieces, each with the part of the answer that it belongs to. Its `str` form
@@ -273,8 +280,8 @@ pub struct Request {
     /// Largest number of thought tokens, after which the answer is forced to begin; `None` for no
     /// limit.
     pub thought_budget: Option<usize>,
-    /// How to pool an embedding of the prompt. If present, nothing is generated.
-    pub embedding: Option<Pooling>,
+    /// What to compute of the prompt's hidden states. If present, nothing is generated.
+    pub reading: Option<StateReading>,
     /// True to record the request's tokens. Their neurons are recorded on the board, in the counts
     /// and for the hot set, and their times among the measured speeds. A pass shared with an
     /// unrecorded request is not recorded.
@@ -315,7 +322,7 @@ impl Request {
             drafts: None,
             logprobs: None,
             thought_budget: None,
-            embedding: None,
+            reading: None,
             recorded: true,
         }
     }
@@ -449,7 +456,7 @@ pub enum Event {
     /// Log probabilities of the next prompt tokens in order, if requested. All arrive before the
     /// first [`Event::Token`].
     PromptLogprobs(Vec<TokenLogprobs>),
-    /// The embedding of the prompt, `[d_model]`, with length 1, if requested.
+    /// The embedding of the prompt with length 1, or the relevance of a pair, if requested.
     Embedding(Vec<f32>),
     /// The device changed; the generation continues.
     Device(DeviceEvent),

@@ -131,7 +131,9 @@ impl EngineOptions {
 
     /// Context length in tokens for sessions that do not set their own.
     pub fn context_of(&self, config: &ModelConfig) -> usize {
-        self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
+        // An encoder cannot forget a part of a text, and its cache fills only with the text.
+        let most = if config.is_encoder() { usize::MAX } else { DEFAULT_CONTEXT };
+        self.context.unwrap_or(config.context_length.min(most))
     }
 
     /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context`

@@ -4,7 +4,7 @@
 //! Byte-level vocabularies become model `gpt2` with their merges and the name of their
 //! pre-tokeniser. SentencePiece-like vocabularies (byte fallback) become model `llama`, in which
 //! the tokens' scores order the merges. A token's score is minus the rank of the first merge that
-//! produces it.
+//! produces it. WordPiece becomes model `bert`, and Unigram model `t5`.
 
 use std::collections::HashMap;
 
@@ -16,6 +16,7 @@ use super::{
     json::{self, Decoding, TokenizerJson},
     pre_tokenizer::{DIGIT, DIGITS, GPT2, PUNCTUATION, Scheme},
     vocab::{Spelling, byte_token},
+    word_piece::{self, CONTINUES},
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::{Array, Metadata, TokenizerSource, Value as Meta};
@@ -37,17 +38,24 @@ pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut 
     for (key, value) in keys {
         metadata.set(format!("tokenizer.ggml.{key}"), value);
     }
-    if spelling == Spelling::SentencePiece {
+    if spelling != Spelling::ByteLevel {
         metadata.set("tokenizer.ggml.add_space_prefix", Meta::Bool(tokenizer.space_prefix));
     }
     let ids = &tokenizer.ids;
-    for (role, id) in [("bos", ids.bos), ("eos", ids.eos), ("unknown", ids.unknown), ("padding", ids.padding)] {
+    for (role, id) in [
+        ("bos", ids.bos),
+        ("eos", ids.eos),
+        ("unknown", ids.unknown),
+        ("padding", ids.padding),
+        ("seperator", ids.separator),
+    ] {
         if let Some(id) = id.filter(|&id| (id as usize) < n_vocab) {
             metadata.set(format!("tokenizer.ggml.{role}_token_id"), Meta::U32(id));
         }
     }
     metadata.set("tokenizer.ggml.add_bos_token", Meta::Bool(!tokenizer.before.is_empty()));
     metadata.set("tokenizer.ggml.add_eos_token", Meta::Bool(!tokenizer.after.is_empty()));
+    metadata.set("tokenizer.ggml.add_sep_token", Meta::Bool(tokenizer.between.len() > tokenizer.after.len()));
     if let Some(template) = configured_template(tokenizer_config, "default") {
         metadata.set("tokenizer.chat_template", Meta::String(template.to_owned()));
     }
@@ -62,19 +70,101 @@ fn vocabulary(
     n_vocab: usize,
     metadata: &Metadata,
 ) -> Result<Vec<(&'static str, Meta)>> {
-    let sentence_piece = spelling == Spelling::SentencePiece;
-    let pre = if sentence_piece { "default" } else { pre_tokenizer(&file)? };
+    let kind = ExportedModel::of(&file, spelling)?;
+    let (mut tokens, kinds) = tokens_and_kinds(&file, &kind, n_vocab, metadata)?;
+    let mut keys = vec![
+        ("model", Meta::String(kind.name().to_owned())),
+        ("token_type", Meta::Array(Array::I32(kinds.iter().map(|&kind| kind as i32).collect()))),
+    ];
+    match kind {
+        ExportedModel::Bpe { pre } => {
+            // Byte-level tokens normally contain no spaces. If one does, the space is written as `Ġ`.
+            let line =
+                |(left, right): (String, String)| format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"));
+            let merges = json::pairs(file.model.merges, metadata)?.into_iter().map(line).collect();
+            keys.push(("pre", Meta::String(pre.to_owned())));
+            keys.push(("merges", Meta::Array(Array::String(merges))));
+        }
+        ExportedModel::SentencePiece => {
+            let merges = json::pairs(file.model.merges, metadata)?;
+            keys.push(("pre", Meta::String("default".to_owned())));
+            keys.push(("scores", Meta::Array(Array::F32(scores(&tokens, &merges)))));
+        }
+        ExportedModel::WordPiece => {
+            let continues = file.model.continuing_subword_prefix.as_deref().unwrap_or(CONTINUES);
+            let normal = tokens.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == TokenKind::Normal);
+            normal.for_each(|(token, _)| *token = word_piece::to_gguf(token, continues));
+            keys.extend(letter_rules(&file.normalizer)?);
+        }
+        ExportedModel::Unigram => {
+            let mut scores: Vec<f32> = file.model.vocab.pieces.iter().map(|(_, score)| *score as f32).collect();
+            scores.resize(n_vocab, 0.0);
+            keys.push(("scores", Meta::Array(Array::F32(scores))));
+            let map = json::character_map_of(&file.normalizer, metadata)?;
+            if !map.is_empty() {
+                keys.push(("precompiled_charsmap", Meta::Array(Array::U8(map))));
+            }
+            keys.push(("remove_extra_whitespaces", Meta::Bool(removes_spaces(&file))));
+        }
+    }
+    keys.push(("tokens", Meta::Array(Array::String(tokens))));
+    Ok(keys)
+}
+
+/// GGUF's model of a vocabulary.
+enum ExportedModel {
+    Bpe { pre: &'static str },
+    SentencePiece,
+    WordPiece,
+    Unigram,
+}
+
+impl ExportedModel {
+    fn of(file: &TokenizerJson, spelling: Spelling) -> Result<Self> {
+        Ok(match (file.model.kind.as_deref(), spelling) {
+            (Some("WordPiece"), _) => ExportedModel::WordPiece,
+            (Some("Unigram"), _) => ExportedModel::Unigram,
+            (_, Spelling::SentencePiece) => ExportedModel::SentencePiece,
+            _ => ExportedModel::Bpe { pre: pre_tokenizer(file)? },
+        })
+    }
+
+    /// GGUF's name.
+    fn name(&self) -> &'static str {
+        match self {
+            ExportedModel::Bpe { .. } => "gpt2",
+            ExportedModel::SentencePiece => "llama",
+            ExportedModel::WordPiece => "bert",
+            ExportedModel::Unigram => "t5",
+        }
+    }
+}
+
+/// The text and the kind of the token of each of `n_vocab` rows.
+fn tokens_and_kinds(
+    file: &TokenizerJson,
+    kind: &ExportedModel,
+    n_vocab: usize,
+    metadata: &Metadata,
+) -> Result<(Vec<String>, Vec<TokenKind>)> {
+    let has_bytes = match kind {
+        ExportedModel::SentencePiece => true,
+        ExportedModel::Unigram => file.model.byte_fallback,
+        ExportedModel::Bpe { .. } | ExportedModel::WordPiece => false,
+    };
+    let unknown = file.model.unk_id.and_then(|id| file.model.vocab.pieces.get(id)).map(|(text, _)| text);
+    let unknown = unknown.or(file.model.unk_token.as_ref());
     let mut tokens: Vec<String> = (0..n_vocab).map(|id| format!("[PAD{id}]")).collect();
     let mut kinds = vec![TokenKind::Unused; n_vocab];
-    for (text, &id) in &file.model.vocab.0 {
+    for (text, &id) in &file.model.vocab.ids {
         let at = id as usize;
         if at >= n_vocab {
             let expected = format!("ids below {n_vocab}, the number of rows of the embedding");
             return Err(json::malformed(metadata, "model.vocab", &expected, id));
         }
-        kinds[at] = if sentence_piece && byte_token(text).is_some() {
+        kinds[at] = if has_bytes && byte_token(text).is_some() {
             TokenKind::Byte
-        } else if file.model.unk_token.as_ref() == Some(text) {
+        } else if unknown == Some(text) {
             TokenKind::Unknown
         } else {
             TokenKind::Normal
@@ -97,21 +187,33 @@ fn vocabulary(
         }
         tokens[at].clone_from(&added.content);
     }
-    let merges = json::pairs(file.model.merges, metadata)?;
-    let mut keys = vec![
-        ("model", Meta::String(if sentence_piece { "llama" } else { "gpt2" }.to_owned())),
-        ("pre", Meta::String(pre.to_owned())),
-        ("token_type", Meta::Array(Array::I32(kinds.iter().map(|&kind| kind as i32).collect()))),
-    ];
-    if sentence_piece {
-        keys.push(("scores", Meta::Array(Array::F32(scores(&tokens, &merges)))));
-    } else {
-        // Byte-level tokens normally contain no spaces. If one does, the space is written as `Ġ`.
-        let line = |(left, right): (String, String)| format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"));
-        keys.push(("merges", Meta::Array(Array::String(merges.into_iter().map(line).collect()))));
+    Ok((tokens, kinds))
+}
+
+/// The keys of BERT's normaliser.
+fn letter_rules(normaliser: &Value) -> Result<[(&'static str, Meta); 2]> {
+    if normaliser.get("type").and_then(Value::as_str) != Some("BertNormalizer") {
+        let got = normaliser.get("type").unwrap_or(normaliser).to_string();
+        return Err(Error::unsupported("normaliser of a WordPiece vocabulary to write to GGUF", got, "BertNormalizer"));
     }
-    keys.push(("tokens", Meta::Array(Array::String(tokens))));
-    Ok(keys)
+    let flag = |name: &str| normaliser.get(name).and_then(Value::as_bool);
+    let lowercase = flag("lowercase").unwrap_or(true);
+    Ok([
+        ("normalizer.lowercase", Meta::Bool(lowercase)),
+        ("normalizer.strip_accents", Meta::Bool(flag("strip_accents").unwrap_or(lowercase))),
+    ])
+}
+
+/// True if a Unigram vocabulary removes extra spaces.
+fn removes_spaces(file: &TokenizerJson) -> bool {
+    let has = |step: &Value, list: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let steps = step.get(list).and_then(Value::as_array);
+        wanted(step) || steps.is_some_and(|steps| steps.iter().any(wanted))
+    };
+    let is = |name: &'static str| move |step: &Value| step.get("type") == Some(&name.into());
+    let collapses = |step: &Value| step.pointer("/pattern/Regex") == Some(&" {2,}".into());
+    has(&file.pre_tokenizer, "pretokenizers", &is("WhitespaceSplit"))
+        || has(&file.normalizer, "normalizers", &collapses)
 }
 
 /// Minus the rank of the first merge that produces each token. Tokens without a merge get the

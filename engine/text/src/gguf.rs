@@ -11,13 +11,16 @@ use tokenizers::{NormalizerWrapper, normalizers::Replace};
 use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
-    bpe::{Bpe, Merges},
+    bpe::Merges,
     control_texts::ControlTexts,
     pre_tokenizer::{GEMMA4, Scheme},
     sentence_piece::SentencePiece,
     special_ids::SpecialIds,
+    subwords::Subwords,
     tokenizer::Encoder,
+    unigram::{Pieces, SpaceRules},
     vocab::{Spelling, Vocab, byte_token},
+    word_piece::{self, LetterRules, WordPieces},
 };
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::{Array, Metadata};
@@ -27,6 +30,11 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+/// Keys of BERT's normaliser.
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
+/// SentencePiece's map of characters.
+const CHARACTER_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
 /// All ids that end an answer, from a `generation_config.json` that lists several. GGUF's own key
 /// holds one.
 const END_IDS: &str = "thermocline.tokenizer.end_token_ids";
@@ -39,7 +47,9 @@ pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
         "llama" => build_sentence_piece(metadata),
         "gpt2" => build_bpe(metadata, scheme(metadata)?),
         GEMMA4 => build_bpe(metadata, named(GEMMA4)?),
-        other => Err(Error::unsupported("tokenizer model", other, "llama, gpt2, gemma4")),
+        "bert" => build_word_piece(metadata),
+        "t5" => build_unigram(metadata),
+        other => Err(Error::unsupported("tokenizer model", other, "llama, gpt2, gemma4, bert, t5")),
     }
 }
 
@@ -67,10 +77,11 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
         space_prefix,
     };
     ids.add_known_ends(|text| encoder.token_id(text));
-    let (before, after) = framing(metadata, &ids, true)?;
+    let (before, after) = framing(metadata, &ids, true, false)?;
+    let between = between(metadata, &ids, &after, false)?;
     let encoder = Encoder::SentencePiece(encoder);
     let control_texts = ControlTexts::of(encoder.added());
-    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix })
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, between, space_prefix })
 }
 
 fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
@@ -88,18 +99,113 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     let split = scheme.build().map_err(|error| malformed(metadata, "tokenizer.ggml.pre", "a pre-tokeniser", error))?;
     let spaces = byte_fallback.then(|| Replace::new(" ", "\u{2581}").map(NormalizerWrapper::Replace)).transpose();
     let spaces = spaces.map_err(|error| malformed(metadata, "tokenizer.ggml.model", "a normaliser", error))?;
-    let encoder = Bpe::new(parts, added(metadata, &tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
-        .map_err(|error| malformed(metadata, MERGES, "merges that fit the tokens", error))?;
+    let encoder = Subwords {
+        added: added(metadata, &tokens, &kinds)?,
+        added_normalised: AddedTokens::default(),
+        normaliser: spaces,
+        pre_tokeniser: Some(split),
+        model: parts.model().map_err(|error| malformed(metadata, MERGES, "merges that fit the tokens", error))?,
+    };
     let mut ids = special_ids(metadata, tokens.texts.len(), SpecialIds::default())?;
     ids.add_known_ends(|text| encoder.token_id(text));
-    let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
+    let (mut before, after) = framing(metadata, &ids, scheme.add_bos, false)?;
     if scheme.is_gemma4() {
         // Published files say that a text begins without BOS, but the model does not work that way.
         before = ids.bos.into_iter().collect();
     }
-    let encoder = Encoder::Bpe(Box::new(encoder));
+    let between = between(metadata, &ids, &after, false)?;
+    let encoder = Encoder::Subwords(Box::new(encoder));
     let control_texts = ControlTexts::of(encoder.added());
-    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, between, space_prefix: false })
+}
+
+fn build_word_piece(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = VocabTokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let defaults = SpecialIds {
+        bos: Some(101),
+        unknown: Some(100),
+        padding: Some(0),
+        separator: Some(102),
+        ..SpecialIds::default()
+    };
+    let ids = special_ids(metadata, tokens.texts.len(), defaults)?;
+    let unknown = ids.unknown.ok_or_else(|| metadata.missing("tokenizer.ggml.unknown_token_id", "a token's id"))?;
+    let unknown = tokens.texts[unknown as usize].clone();
+    let spelled = |(id, text): (usize, &String)| {
+        let whole = kinds[id] != TokenKind::Normal || *text == unknown;
+        (if whole { text.clone() } else { word_piece::from_gguf(text) }, id as u32)
+    };
+    let vocab = tokens.by_id().map(spelled).collect();
+    let continues = word_piece::CONTINUES.to_owned();
+    let model = WordPieces { vocab, unknown, continues, longest_word: word_piece::LONGEST_WORD }.model();
+    let lowercase = metadata.bool(LOWERCASE)?.unwrap_or(true);
+    let letters = LetterRules { lowercase, strip_accents: metadata.bool(STRIP_ACCENTS)?.unwrap_or(lowercase) };
+    let encoder = Subwords {
+        added: added(metadata, &tokens, &kinds)?,
+        added_normalised: AddedTokens::default(),
+        normaliser: Some(letters.normaliser()),
+        pre_tokeniser: Some(word_piece::words()),
+        model: model.map_err(|error| malformed(metadata, TOKENS, "a WordPiece vocabulary", error))?,
+    };
+    let before: Vec<u32> = ids.bos.into_iter().collect();
+    let after: Vec<u32> = ids.separator.or(ids.eos).into_iter().collect();
+    let (vocab, between) = (tokens.vocab(&kinds, Spelling::SentencePiece), after.clone());
+    let encoder = Encoder::Subwords(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, between, space_prefix: true })
+}
+
+fn build_unigram(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = VocabTokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let defaults = SpecialIds { eos: Some(1), unknown: Some(2), padding: Some(0), ..SpecialIds::default() };
+    let ids = special_ids(metadata, tokens.texts.len(), defaults)?;
+    let scores = scores(metadata, tokens.texts.len())?;
+    // Tokens that are no text are split off beforehand, or never found.
+    let is_text = |id: usize| matches!(kinds[id], TokenKind::Normal | TokenKind::Byte);
+    let text = |id: usize| if is_text(id) && !tokens.bytes.contains_key(&id) { &*tokens.texts[id] } else { "" };
+    let pieces = scores.iter().enumerate().map(|(id, score)| (text(id).to_owned(), f64::from(*score)));
+    let byte_fallback = kinds.contains(&TokenKind::Byte);
+    let unknown = ids.unknown.map(|id| id as usize);
+    let model = Pieces { pieces: pieces.collect(), unknown, byte_fallback }.model();
+    let spaces = SpaceRules {
+        prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+        remove_extra: metadata.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+    };
+    let normaliser = spaces.normaliser_with(&character_map(metadata)?);
+    let encoder = Subwords {
+        added: added(metadata, &tokens, &kinds)?,
+        added_normalised: AddedTokens::default(),
+        normaliser: normaliser.map_err(|error| malformed(metadata, CHARACTER_MAP, "a map of characters", error))?,
+        pre_tokeniser: Some(spaces.words()),
+        model: model.map_err(|error| malformed(metadata, SCORES, "a Unigram vocabulary", error))?,
+    };
+    let (before, after) = framing(metadata, &ids, false, true)?;
+    let between = between(metadata, &ids, &after, !before.is_empty())?;
+    let vocab = tokens.vocab(&kinds, Spelling::SentencePiece);
+    let encoder = Encoder::Subwords(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, between, space_prefix: spaces.prefix })
+}
+
+/// The bytes of SentencePiece's character map; empty without one.
+fn character_map(metadata: &Metadata) -> Result<Vec<u8>> {
+    match metadata.array(CHARACTER_MAP)? {
+        Some(Array::U8(bytes)) => Ok(bytes.clone()),
+        // llama.cpp's converter once wrote signed bytes.
+        Some(Array::I8(bytes)) => Ok(bytes.iter().map(|byte| byte.cast_unsigned()).collect()),
+        Some(_) => Err(malformed(metadata, CHARACTER_MAP, "an array of bytes", "an array of another type")),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The ids between the two texts of a pair: those after a text, and a separator if the file says
+/// so, or if not, if `default`.
+fn between(metadata: &Metadata, ids: &SpecialIds, after: &[u32], default: bool) -> Result<Vec<u32>> {
+    let separates = metadata.bool("tokenizer.ggml.add_sep_token")?.unwrap_or(default);
+    let separator = ids.separator.or(ids.eos).filter(|_| separates);
+    Ok(after.iter().copied().chain(separator).collect())
 }
 
 /// The tokens of a file. Tokens that are not UTF-8 stand for their bytes. A model may generate
@@ -271,10 +377,12 @@ pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> 
         Ok(in_range)
     };
     let mut ids = SpecialIds {
-        bos: find("bos", defaults.bos)?,
+        bos: find("bos", find("cls", defaults.bos)?)?,
         eos: find("eos", defaults.eos)?,
         unknown: find("unknown", defaults.unknown)?,
         padding: find("padding", defaults.padding)?,
+        // The misspelled name is the one in files.
+        separator: find("seperator", defaults.separator)?,
         ends: BTreeSet::new(),
     };
     for role in ["eot", "eom"] {
@@ -287,9 +395,9 @@ pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> 
 }
 
 /// Special tokens that encoding puts before and after a text.
-fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<u32>, Vec<u32>)> {
+fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool, add_eos: bool) -> Result<(Vec<u32>, Vec<u32>)> {
     let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos);
-    let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(add_eos);
     let take = |wanted: bool, id: Option<u32>| if wanted { id.into_iter().collect() } else { Vec::new() };
     Ok((take(add_bos, ids.bos), take(add_eos, ids.eos)))
 }

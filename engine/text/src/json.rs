@@ -1,24 +1,29 @@
-//! Builds tokenizers from a Hugging Face `tokenizer.json`. It reads only what a byte-pair encoder
-//! needs and refuses everything else by name.
+//! Builds tokenizers from a Hugging Face `tokenizer.json`. It reads what byte-pair encoders, WordPiece
+//! and Unigram need, and refuses everything else by name.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::Value;
-use tokenizers::utils::SysRegex;
+use tokenizers::{ModelWrapper, utils::SysRegex};
 
 use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
-    bpe::{Bpe, Merges},
+    bpe::Merges,
+    character_map,
     control_texts::ControlTexts,
     gguf,
     special_ids::SpecialIds,
+    subwords::Subwords,
     tokenizer::Encoder,
+    unigram::Pieces,
     vocab::{Spelling, Vocab, byte_token},
+    word_piece::{CONTINUES, LONGEST_WORD, WordPieces},
 };
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::Metadata;
@@ -67,14 +72,29 @@ pub struct ModelJson {
     pub unk_token: Option<String>,
     pub continuing_subword_prefix: Option<String>,
     pub end_of_word_suffix: Option<String>,
+    pub unk_id: Option<usize>,
+    pub max_input_chars_per_word: Option<usize>,
     pub fuse_unk: bool,
     pub byte_fallback: bool,
     pub ignore_merges: bool,
 }
 
-/// Token text to id. Empty for models that store a list.
+/// The vocabulary: a map, or the list of a Unigram model.
 #[derive(Debug, Default)]
-pub struct VocabJson(pub ahash::AHashMap<String, u32>);
+pub struct VocabJson {
+    /// Token text to id.
+    pub ids: ahash::AHashMap<String, u32>,
+    /// Text and score of each id; empty for a map.
+    pub pieces: Vec<(String, f64)>,
+}
+
+/// An element of a list of tokens.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PieceJson {
+    Piece(String, f64),
+    Other(IgnoredAny),
+}
 
 impl<'de> Deserialize<'de> for VocabJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -83,7 +103,7 @@ impl<'de> Deserialize<'de> for VocabJson {
             type Value = VocabJson;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map from tokens to ids")
+                f.write_str("a map from tokens to ids, or a list of tokens and scores")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabJson, A::Error> {
@@ -91,12 +111,17 @@ impl<'de> Deserialize<'de> for VocabJson {
                 while let Some((token, id)) = map.next_entry()? {
                     vocab.insert(token, id);
                 }
-                Ok(VocabJson(vocab))
+                Ok(VocabJson { ids: vocab, pieces: Vec::new() })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<VocabJson, A::Error> {
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(VocabJson::default())
+                let mut vocab = VocabJson::default();
+                while let Some(element) = list.next_element()? {
+                    let PieceJson::Piece(text, score) = element else { continue };
+                    vocab.ids.insert(text.clone(), vocab.pieces.len() as u32);
+                    vocab.pieces.push((text, score));
+                }
+                Ok(vocab)
             }
         }
         deserializer.deserialize_any(MapOrList)
@@ -138,12 +163,16 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     let vocab = vocabulary(&file, &decoding, metadata)?;
 
     let (normalised, plain): (Vec<_>, Vec<_>) = file.added_tokens.iter().partition(|token| token.normalized);
-    let (before, after) = frame(&file.post_processor, vocab.len());
-    let TokenizerJson { normalizer, pre_tokenizer, model, .. } = &file;
+    let TextFrame { before, after, between } = TextFrame::of(&file.post_processor, vocab.len());
+    let TokenizerJson { normalizer, pre_tokenizer, .. } = &file;
     check_types(normalizer, "normalizer", "normalizers", NORMALISERS)?;
     check_types(pre_tokenizer, "pre-tokeniser", "pretokenizers", PRE_TOKENISERS)?;
     let normaliser: Option<tokenizers::NormalizerWrapper> = serde_json::from_value(normalizer.clone())
         .map_err(|error| malformed(metadata, "normalizer", "a normaliser", error))?;
+    let map = character_map_of(normalizer, metadata)?;
+    if !map.is_empty() {
+        character_map::check(&map).map_err(|error| malformed(metadata, "normalizer", "a map of characters", error))?;
+    }
     let pre_tokeniser = serde_json::from_value(pre_tokenizer.clone())
         .map_err(|error| malformed(metadata, "pre_tokenizer", "a pre-tokeniser", error))?;
     let added = |tokens: Vec<&AddedJson>, normaliser: Option<&tokenizers::NormalizerWrapper>| {
@@ -151,13 +180,9 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
         AddedTokens::new(tokens.collect()).map_err(|error| malformed(metadata, "added_tokens", "tokens", error))
     };
     let (added_normalised, added) = (added(normalised, normaliser.as_ref())?, added(plain, None)?);
-    let (unknown, fuse_unknown) = (model.unk_token.clone(), model.fuse_unk);
-    let (byte_fallback, ignore_merges) = (model.byte_fallback, model.ignore_merges);
-    let merges = pairs(file.model.merges, metadata)?;
-    let vocab_ids = file.model.vocab.0;
-    let parts = Merges { vocab: vocab_ids, merges, ignore_merges, byte_fallback, fuse_unknown, unknown };
-    let encoder = Bpe::new(parts, added, added_normalised, normaliser, pre_tokeniser)
-        .map_err(|error| malformed(metadata, "model", "merges that fit the tokens", error))?;
+    let specials = file.added_tokens.iter().filter(|token| token.special).map(|token| token.id).collect();
+    let model = model_of(file.model, specials, metadata)?;
+    let encoder = Subwords { added, added_normalised, normaliser, pre_tokeniser, model };
 
     let find = |name: &str| config_token(config, name).and_then(|text| encoder.token_id(text));
     let mut ids = gguf::special_ids(metadata, vocab.len(), SpecialIds::default())?;
@@ -173,16 +198,54 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
         Some(false) => Vec::new(),
         None => default,
     };
-    let encoder = Encoder::Bpe(Box::new(encoder));
+    ids.separator = find("sep_token").or(ids.separator);
+    let encoder = Encoder::Subwords(Box::new(encoder));
     Ok(Tokenizer {
         before: choose("add_bos_token", ids.bos, before),
         after: choose("add_eos_token", ids.eos, after),
+        between,
         control_texts: ControlTexts::of(encoder.added()),
         encoder,
         vocab,
         ids,
         space_prefix: decoding.strip_space,
     })
+}
+
+/// The library's form of `model`. No text contains the control tokens `specials`.
+fn model_of(model: ModelJson, specials: HashSet<u32>, metadata: &Metadata) -> Result<ModelWrapper> {
+    let ModelJson { byte_fallback, ignore_merges, fuse_unk: fuse_unknown, unk_token: unknown, .. } = model;
+    let built = match model.kind.as_deref() {
+        Some("WordPiece") => {
+            let unknown = unknown.unwrap_or_else(|| "[UNK]".to_owned());
+            let continues = model.continuing_subword_prefix.unwrap_or_else(|| CONTINUES.to_owned());
+            let longest_word = model.max_input_chars_per_word.unwrap_or(LONGEST_WORD);
+            WordPieces { vocab: model.vocab.ids, unknown, continues, longest_word }.model()
+        }
+        Some("Unigram") => {
+            let mut pieces = model.vocab.pieces;
+            for special in specials.into_iter().chain(model.unk_id.map(|id| id as u32)) {
+                if let Some((text, _)) = pieces.get_mut(special as usize) {
+                    text.clear();
+                }
+            }
+            Pieces { pieces, unknown: model.unk_id, byte_fallback }.model()
+        }
+        _ => {
+            let merges = pairs(model.merges, metadata)?;
+            let vocab = model.vocab.ids;
+            Merges { vocab, merges, ignore_merges, byte_fallback, fuse_unknown, unknown }.model()
+        }
+    };
+    built.map_err(|error| malformed(metadata, "model", "a model that fits the tokens", error))
+}
+
+/// The bytes of SentencePiece's character map in a normaliser; empty without one.
+pub fn character_map_of(normaliser: &Value, metadata: &Metadata) -> Result<Vec<u8>> {
+    let steps = normaliser.get("normalizers").and_then(Value::as_array).into_iter().flatten();
+    let mut maps = steps.chain([normaliser]).filter(|step| step.get("type") == Some(&"Precompiled".into()));
+    let map = maps.next().and_then(|step| step.get("precompiled_charsmap")?.as_str()).unwrap_or_default();
+    STANDARD.decode(map).map_err(|error| malformed(metadata, "normalizer", "a map in base64", error))
 }
 
 /// Reads the file and checks that its model type is supported.
@@ -193,8 +256,10 @@ pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson>
     let unsupported = |what, got: &str, supported: &str| Err(Error::unsupported(what, got, supported));
     match model.kind.as_deref() {
         Some("BPE") => {}
+        // Their words are split by marks of their own.
+        Some("WordPiece" | "Unigram") => return Ok(file),
         None if !model.merges.is_empty() => {}
-        other => return unsupported("tokenizer model", other.unwrap_or("unnamed"), "BPE"),
+        other => return unsupported("tokenizer model", other.unwrap_or("unnamed"), "BPE, WordPiece, Unigram"),
     }
     for affix in [&model.continuing_subword_prefix, &model.end_of_word_suffix] {
         if let Some(affix) = affix.as_deref().filter(|affix| !affix.is_empty()) {
@@ -206,8 +271,8 @@ pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson>
 
 /// All tokens by id: their content, and whether they are added and special.
 fn vocabulary(file: &TokenizerJson, decoding: &Decoding, metadata: &Metadata) -> Result<Vocab> {
-    let listed = file.model.vocab.0.len() + file.added_tokens.len();
-    let ids = file.model.vocab.0.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
+    let listed = file.model.vocab.ids.len().max(file.model.vocab.pieces.len()) + file.added_tokens.len();
+    let ids = file.model.vocab.ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
     let Some(highest) = ids.max() else {
         return Err(malformed(metadata, "model.vocab", "at least one token", "none"));
     };
@@ -217,7 +282,7 @@ fn vocabulary(file: &TokenizerJson, decoding: &Decoding, metadata: &Metadata) ->
         return Err(malformed(metadata, "model.vocab", &format!("ids below {most}"), highest));
     }
     let mut tokens = vec![("", TokenKind::Unused); highest as usize + 1];
-    for (text, &id) in &file.model.vocab.0 {
+    for (text, &id) in &file.model.vocab.ids {
         let byte = file.model.byte_fallback && byte_token(text).is_some();
         tokens[id as usize] = (text, if byte { TokenKind::Byte } else { TokenKind::Normal });
     }
@@ -250,10 +315,32 @@ fn added_token(token: &AddedJson, normaliser: Option<&tokenizers::NormalizerWrap
     }
 }
 
-const NORMALISERS: &[&str] =
-    &["Sequence", "Prepend", "Replace", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"];
-const PRE_TOKENISERS: &[&str] =
-    &["Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace", "Whitespace", "WhitespaceSplit"];
+const NORMALISERS: &[&str] = &[
+    "Sequence",
+    "Prepend",
+    "Replace",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Lowercase",
+    "Strip",
+    "StripAccents",
+    "BertNormalizer",
+    "Precompiled",
+];
+const PRE_TOKENISERS: &[&str] = &[
+    "Sequence",
+    "Split",
+    "ByteLevel",
+    "Digits",
+    "Punctuation",
+    "Metaspace",
+    "Whitespace",
+    "WhitespaceSplit",
+    "BertPreTokenizer",
+];
 
 /// Refuses steps outside `known`, which belong to unsupported models.
 fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> Result<()> {
@@ -301,6 +388,10 @@ impl Decoding {
         for step in steps(&file.decoder, "decoders") {
             match kind(&step).as_str() {
                 "ByteLevel" => decoding = Some(Spelling::ByteLevel),
+                "WordPiece" => {
+                    decoding = Some(Spelling::WordPiece);
+                    strip_space = true;
+                }
                 "ByteFallback" | "Replace" => decoding = decoding.or(Some(Spelling::SentencePiece)),
                 "Metaspace" => {
                     decoding = decoding.or(Some(Spelling::SentencePiece));
@@ -313,50 +404,79 @@ impl Decoding {
                     return Err(Error::unsupported(
                         "token decoder",
                         other,
-                        "ByteLevel, ByteFallback, Replace, Metaspace, Strip, Fuse",
+                        "ByteLevel, WordPiece, ByteFallback, Replace, Metaspace, Strip, Fuse",
                     ));
                 }
             }
         }
         let byte_level = steps(&file.pre_tokenizer, "pretokenizers").iter().any(|step| kind(step) == "ByteLevel");
-        let default = if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece };
+        let word_piece = file.model.kind.as_deref() == Some("WordPiece");
+        strip_space |= word_piece;
+        let default = match byte_level {
+            true => Spelling::ByteLevel,
+            false if word_piece => Spelling::WordPiece,
+            false => Spelling::SentencePiece,
+        };
         Ok(Decoding { spelling: decoding.unwrap_or(default), strip_space })
     }
 }
 
-/// The ids that the post-processor puts before and after a text, without those out of range.
-fn frame(post_processor: &Value, tokens: usize) -> (Vec<u32>, Vec<u32>) {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < tokens);
-    let second = |key: &str| post_processor.get(key).and_then(|pair| pair.get(1)).and_then(id);
-    match post_processor.get("type").and_then(Value::as_str) {
-        Some("Sequence") => {
-            let frames = post_processor.get("processors").and_then(Value::as_array).into_iter().flatten();
-            frames.map(|step| frame(step, tokens)).fold(Default::default(), |(mut before, mut after), (b, a)| {
-                before.splice(0..0, b);
-                after.extend(a);
-                (before, after)
-            })
-        }
-        Some("BertProcessing" | "RobertaProcessing") => {
-            (second("cls").into_iter().collect(), second("sep").into_iter().collect())
-        }
-        Some("TemplateProcessing") => {
-            let (mut before, mut after) = (Vec::new(), Vec::new());
-            let mut seen_text = false;
-            for piece in post_processor.get("single").and_then(Value::as_array).into_iter().flatten() {
-                if piece.get("Sequence").is_some() {
-                    seen_text = true;
-                } else if let Some(name) = piece.pointer("/SpecialToken/id").and_then(Value::as_str) {
+/// The ids that the post-processor puts before and after a text, and between the texts of a pair,
+/// without those out of range.
+#[derive(Debug, Default)]
+struct TextFrame {
+    before: Vec<u32>,
+    after: Vec<u32>,
+    between: Vec<u32>,
+}
+
+impl TextFrame {
+    fn of(post_processor: &Value, tokens: usize) -> Self {
+        let id =
+            |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < tokens);
+        let second = |key: &str| post_processor.get(key).and_then(|pair| pair.get(1)).and_then(id);
+        let kind = post_processor.get("type").and_then(Value::as_str).unwrap_or_default();
+        match kind {
+            "Sequence" => {
+                let frames = post_processor.get("processors").and_then(Value::as_array).into_iter().flatten();
+                frames.map(|step| TextFrame::of(step, tokens)).fold(TextFrame::default(), |mut all, step| {
+                    all.before.splice(0..0, step.before);
+                    all.after.extend(step.after);
+                    all.between.extend(step.between);
+                    all
+                })
+            }
+            "BertProcessing" | "RobertaProcessing" => {
+                let after: Vec<u32> = second("sep").into_iter().collect();
+                let between = after.repeat(if kind == "BertProcessing" { 1 } else { 2 });
+                TextFrame { before: second("cls").into_iter().collect(), after, between }
+            }
+            "TemplateProcessing" => {
+                let ids = |name: &str| {
                     let ids =
                         post_processor.get("special_tokens").and_then(|all| all.get(name)).and_then(|t| t.get("ids"));
-                    let side = if seen_text { &mut after } else { &mut before };
-                    side.extend(ids.and_then(Value::as_array).into_iter().flatten().filter_map(id));
-                }
+                    ids.and_then(Value::as_array).into_iter().flatten().filter_map(id).collect::<Vec<_>>()
+                };
+                let [before, after, _] = parts(post_processor, "single", ids);
+                let [_, between, _] = parts(post_processor, "pair", ids);
+                TextFrame { before, after, between }
             }
-            (before, after)
+            _ => TextFrame::default(),
         }
-        _ => (Vec::new(), Vec::new()),
     }
+}
+
+/// The ids of a template before its first text, after it, and after its second text.
+fn parts(post_processor: &Value, template: &str, ids: impl Fn(&str) -> Vec<u32>) -> [Vec<u32>; 3] {
+    let (mut parts, mut texts) = (<[Vec<u32>; 3]>::default(), 0);
+    for piece in post_processor.get(template).and_then(Value::as_array).into_iter().flatten() {
+        if piece.get("Sequence").is_some() {
+            texts = (texts + 1).min(2);
+        } else if let Some(name) = piece.pointer("/SpecialToken/id").and_then(Value::as_str) {
+            parts[texts].extend(ids(name));
+        }
+    }
+    parts
 }
 
 /// The text of a token in `tokenizer_config.json`: a string, or an object with `content`.

@@ -45,6 +45,8 @@ pub struct SpecialIds {
     pub unknown: Option<u32>,
     /// Padding of batches.
     pub padding: Option<u32>,
+    /// Separates the two texts of a pair.
+    pub separator: Option<u32>,
     /// Ids that end a generation.
     pub ends: BTreeSet<u32>,
 }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Detokeniser, PromptText, TokenKind, added::AddedTokens, bpe::Bpe, control_texts::ControlTexts, gguf, json,
-    sentence_piece::SentencePiece, special_ids::SpecialIds, vocab::Vocab,
+    Detokeniser, PromptText, TokenKind, added::AddedTokens, control_texts::ControlTexts, gguf, json,
+    sentence_piece::SentencePiece, special_ids::SpecialIds, subwords::Subwords, vocab::Vocab,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::{Checkpoint, Metadata, TokenizerSource};
@@ -36,6 +36,15 @@ impl EncodeOptions {
     pub const WHOLE: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: true };
 }
 
+/// The tokens of a pair of texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenPair {
+    /// All ids.
+    pub ids: Vec<u32>,
+    /// Index of the second text's first id.
+    pub second_at: usize,
+}
+
 impl Default for EncodeOptions {
     fn default() -> Self {
         EncodeOptions::TEXT
@@ -44,7 +53,7 @@ impl Default for EncodeOptions {
 
 #[derive(Debug)]
 pub(super) enum Encoder {
-    Bpe(Box<Bpe>),
+    Subwords(Box<Subwords>),
     SentencePiece(SentencePiece),
 }
 
@@ -52,7 +61,7 @@ impl Encoder {
     /// The tokens that are split off the text.
     pub fn added(&self) -> impl Iterator<Item = &AddedTokens> {
         let all = match self {
-            Encoder::Bpe(encoder) => [Some(&encoder.added), Some(&encoder.added_normalised)],
+            Encoder::Subwords(encoder) => [Some(&encoder.added), Some(&encoder.added_normalised)],
             Encoder::SentencePiece(encoder) => [Some(&encoder.added), None],
         };
         all.into_iter().flatten()
@@ -70,6 +79,8 @@ pub struct Tokenizer {
     /// Ids put before and after a text if the caller allows it.
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
+    /// Ids between the two texts of a pair.
+    pub(super) between: Vec<u32>,
     /// True if decoding drops the space that encoding put in front.
     pub(super) space_prefix: bool,
 }
@@ -103,7 +114,7 @@ impl Tokenizer {
         let mut ids = Vec::with_capacity(text.len() / 4 + 2);
         match &self.encoder {
             Encoder::SentencePiece(encoder) => encoder.encode(text, options.special, &mut ids),
-            Encoder::Bpe(encoder) => encoder
+            Encoder::Subwords(encoder) => encoder
                 .encode(text, options.special, &mut ids)
                 .map_err(|error| Error::invalid("text", "text that the tokenizer can encode", error))?,
         }
@@ -116,6 +127,18 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The ids of a pair of texts, as rerankers read it, and the index of the second text's first
+    /// id.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<TokenPair> {
+        let mut ids = self.before.clone();
+        ids.extend(self.encode(first, EncodeOptions::PLAIN)?);
+        ids.extend_from_slice(&self.between);
+        let second_at = ids.len();
+        ids.extend(self.encode(second, EncodeOptions::PLAIN)?);
+        ids.extend_from_slice(&self.after);
+        Ok(TokenPair { ids, second_at })
+    }
+
     /// The ids of a prompt. Special tokens are recognised outside contents, and BOS is put in front
     /// unless the format wrote it.
     pub fn encode_prompt(&self, prompt: &PromptText) -> Result<Vec<u32>> {
@@ -125,7 +148,7 @@ impl Tokenizer {
     /// `said` with breaks, so that it cannot add a control token to a prompt.
     pub(super) fn with_breaks<'t>(&self, said: &'t str) -> Cow<'t, str> {
         let broken = match &self.encoder {
-            Encoder::Bpe(encoder) => encoder.break_special(said),
+            Encoder::Subwords(encoder) => encoder.break_special(said),
             Encoder::SentencePiece(encoder) => encoder.added.break_special(said),
         };
         let both = match self.control_texts.break_borders(&broken) {
@@ -163,7 +186,7 @@ impl Tokenizer {
     /// The id of the token with exactly this text, in the vocabulary's spelling.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         match &self.encoder {
-            Encoder::Bpe(encoder) => encoder.token_id(text),
+            Encoder::Subwords(encoder) => encoder.token_id(text),
             Encoder::SentencePiece(encoder) => encoder.token_id(text),
         }
     }
@@ -219,6 +242,11 @@ impl Tokenizer {
     /// Every id for which [`Tokenizer::is_end`] holds, ascending.
     pub fn ends(&self) -> impl Iterator<Item = u32> {
         self.ids.ends.iter().copied()
+    }
+
+    /// The tokens that end a complete text; empty if the model asks for none.
+    pub fn text_end(&self) -> &[u32] {
+        &self.after
     }
 
     /// True if encoding puts BOS in front when the options allow it.

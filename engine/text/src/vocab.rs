@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::byte_level;
+use super::{byte_level, word_piece::CONTINUES};
 
 /// Kind of a token, with GGUF's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Spelling {
     ByteLevel,
     /// As text, with U+2581 for a space.
     SentencePiece,
+    /// As text, with `##` before tokens that continue a word.
+    WordPiece,
 }
 
 /// Every token's bytes and kind, by id. Tokens share one allocation.
@@ -45,6 +47,13 @@ impl Vocab {
             (TokenKind::Control | TokenKind::Unknown, _) | (TokenKind::UserDefined, Spelling::ByteLevel) => {
                 self.bytes.extend_from_slice(text.as_bytes());
             }
+            (_, Spelling::WordPiece) => match text.strip_prefix(CONTINUES) {
+                Some(rest) => self.bytes.extend_from_slice(rest.as_bytes()),
+                None => {
+                    self.bytes.push(b' ');
+                    self.bytes.extend_from_slice(text.as_bytes());
+                }
+            },
             (TokenKind::Byte, Spelling::SentencePiece) => match byte_token(text) {
                 Some(byte) => self.bytes.push(byte),
                 None => self.bytes.extend_from_slice(text.as_bytes()),

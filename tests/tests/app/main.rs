@@ -29,6 +29,7 @@ mod sentinels;
 mod server_answers;
 mod server_anthropic;
 mod server_embeddings;
+mod server_encoders;
 mod server_fuzzed;
 mod server_limits;
 mod server_logprobs;

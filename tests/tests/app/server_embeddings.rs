@@ -72,7 +72,7 @@ fn embeddings_come_as_base64_shortened_and_of_the_last_token() {
     assert!((short.iter().map(|x| x * x).sum::<f64>() - 1.0).abs() < 1e-5);
     let last = embed(&served, json!({ "input": "Once upon a time", "pooling": "last" })).swap_remove(0);
     assert!(cosine(&last, &whole) < 0.999);
-    let by_default = Served::with(|options| options.pooling = Pooling::Last);
+    let by_default = Served::with(|options| options.pooling = Some(Pooling::Last));
     assert!(cosine(&embed(&by_default, json!({ "input": "Once upon a time" }))[0], &last) > 1.0 - 1e-9);
 }
 

@@ -12,6 +12,7 @@ mod containers;
 mod convert;
 mod draft_heads;
 mod draft_logits;
+mod encoders;
 mod eval;
 mod forecast;
 mod fuzzed;

@@ -67,8 +67,7 @@ const RIGHT: [&str; 41] = [
 
 /// Refused folders, and the key that the error names. No published model has such a setting, or the
 /// engine has no such layer.
-const REFUSED: [(&str, &str); 5] = [
-    ("gemma3-bidirectional", "use_bidirectional_attention = true"),
+const REFUSED: [(&str, &str); 4] = [
     ("gpt_oss-swiglu-alpha", "swiglu_alpha"),
     ("phimoe-two-magnitudes", "rope.long_mscale = 1.2"),
     ("recurrent-act-granitemoehybrid", "hidden_act = gelu"),

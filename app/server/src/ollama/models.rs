@@ -52,7 +52,11 @@ pub fn show(model: &ServedModel) -> Value {
     let (config, template) = (model.engine.config(), model.engine.chat_template());
     let sizes = [model.engine.context(), config.d_model, config.n_layer()];
     let info = model_info(&config.architecture, parameters(model), sizes);
-    shown(template.source(), opened(model), details_of(model), info)
+    let mut shown = shown(template.source(), opened(model), details_of(model), info);
+    if config.embeds_only() {
+        shown["capabilities"] = json!(["embedding"]);
+    }
+    shown
 }
 
 /// `POST /api/show` for a model in a folder.

@@ -130,26 +130,31 @@ impl QueryBlock {
     }
 }
 
-/// Biases of scores that grow with the position of the key (ALiBi).
+/// Biases of scores that depend on the position of the key (ALiBi).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionBias<'a> {
     /// Bias per position, for each query head.
     pub slopes: &'a [f32],
     /// Factor of all biases.
     pub scale: f32,
+    /// True if biases fall with the distance of query and key. Otherwise they grow with the key's
+    /// position, which is the same for queries that read no later keys.
+    pub by_distance: bool,
 }
 
 impl PositionBias<'_> {
-    /// The bias of query head `head` for the key at `position`. The product is rounded to bfloat16,
-    /// because models with such biases are trained so.
-    pub(super) fn at(&self, head: usize, position: usize) -> f32 {
-        self.scale * bf16::from_f32(self.slopes[head] * position as f32).to_f32()
+    /// The bias of query head `head` at position `query` for the key at position `key`. Biases by
+    /// the key's position are rounded to bfloat16, because models with such biases are trained so.
+    pub(super) fn at(&self, head: usize, query: usize, key: usize) -> f32 {
+        match self.by_distance {
+            true => -self.scale * self.slopes[head] * query.abs_diff(key) as f32,
+            false => self.scale * bf16::from_f32(self.slopes[head] * key as f32).to_f32(),
+        }
     }
 }
 
 /// Attention of every query of `block` to the keys at positions `visit`, limited by its mask. Query
-/// `row` is at position `first + row / group`. It sees the keys of `window` up to and including its
-/// own position.
+/// `row` is at position `first + row / group`, and sees the keys of `window`.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
@@ -179,12 +184,13 @@ impl VectorKernel for Attend<'_> {
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
-                let seen = self.window.first_key(position).max(self.visit.start)..(position + 1).min(start + n);
+                let seen =
+                    self.window.first_key(position).max(self.visit.start)..self.window.end_key(position, start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
                 if let Some(bias) = self.bias {
                     let biased = scores.iter_mut().zip(start..).take(n);
-                    biased.for_each(|(score, key)| *score += bias.at(row % self.group, key));
+                    biased.for_each(|(score, key)| *score += bias.at(row % self.group, position, key));
                 }
                 let out = &mut out[row * out_width..][..out_width];
                 soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);

@@ -219,6 +219,7 @@ impl Cpu {
         let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
         let window = shape.window;
         let tokens = q.len() / row;
+        let end = first + tokens;
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
 
@@ -226,7 +227,7 @@ impl Cpu {
             let token = i * per_block;
             let tokens = out.len() / out_row;
             let first = first + token;
-            let visit = window.first_key(first)..first + tokens;
+            let visit = window.first_key(first)..window.end_key(first + tokens - 1, end);
             for head in 0..shape.heads.n_kv_head {
                 block.start(tokens * group, widths);
                 shape.set_queries(block, &q[token * row..][..tokens * row], head);
@@ -282,22 +283,23 @@ pub(crate) mod tests {
     ) -> Vec<f64> {
         let slope = shape.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head..=head], ..bias });
         let start = match shape.window {
-            AttentionWindow { length, chunked: false } => (position + 1).saturating_sub(length),
+            AttentionWindow { length, chunked: false, .. } => (position + 1).saturating_sub(length),
             AttentionWindow { length, .. } => (0..=position).rev().find(|p| p % length == 0).unwrap(),
         };
+        let last = position.saturating_add(shape.window.ahead).min(keys.len() - 1);
         let mut row = vec![0.0; shape.heads.head_dim];
         let mut scores = Vec::new();
-        for p in start..=position {
+        for p in start..=last {
             keys.get(p, &mut row);
             let dot: f64 = q.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-            let s = dot * f64::from(shape.scale) + slope.map_or(0.0, |slope| f64::from(slope.at(0, p)));
+            let s = dot * f64::from(shape.scale) + slope.map_or(0.0, |slope| f64::from(slope.at(0, position, p)));
             scores.push(shape.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh()));
         }
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
         let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
         let (mut out, mut row) = (vec![0.0; shape.heads.value_dim], vec![0.0; shape.heads.value_dim]);
-        for (p, s) in (start..=position).zip(&scores) {
+        for (p, s) in (start..=last).zip(&scores) {
             values.get(p, &mut row);
             for (out, x) in out.iter_mut().zip(&row) {
                 *out += (s - top).exp() / total * f64::from(*x);
@@ -360,17 +362,20 @@ pub(crate) mod tests {
             tokens in 1usize..40,
             window in prop::option::of(1usize..200),
             chunked: bool,
+            ahead in prop::sample::select(vec![0usize, 0, 1, 20, usize::MAX]),
             softcap in prop::option::of(1f32..30.0),
             sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
             slopes in prop::option::of(prop::collection::vec(0f32..0.5, 10)),
+            by_distance: bool,
             seed: u64,
         ) {
             let scale = 1.0 / (dim as f32).sqrt();
             let (n_head, value_dim) = (n_kv_head * group, value_dim.unwrap_or(dim));
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
-            let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale });
+            let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale, by_distance });
             let heads = HeadSizes { n_head, n_kv_head, head_dim: dim, value_dim };
-            let window = window.map_or(AttentionWindow::ALL, |length| AttentionWindow { length, chunked });
+            let window = window.map_or(AttentionWindow::ALL, |length| AttentionWindow { length, chunked, ahead: 0 });
+            let window = AttentionWindow { ahead, ..window };
             let shape = AttentionShape { heads, scale, softcap, window, sinks, key_bias };
             check(&shape, ty, first, tokens, seed)?;
         }
@@ -384,6 +389,10 @@ pub(crate) mod tests {
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
         check(&shape, KvType::F16, 0, 256, 8).unwrap();
+        check(&AttentionShape { window: AttentionWindow::BOTH_DIRECTIONS, ..shape.clone() }, KvType::F32, 0, 600, 8)
+            .unwrap();
+        check(&AttentionShape { window: AttentionWindow::symmetric(64), ..shape.clone() }, KvType::F32, 0, 600, 9)
+            .unwrap();
         check(&AttentionShape { window: AttentionWindow::sliding(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
     }
 

@@ -1,8 +1,8 @@
 //! A Hugging Face folder: `config.json`, weights as safetensors (one file, or shards that an index
 //! names), and the tokenizer's files, all unchanged. The importer gives the tensors GGUF's names.
 //!
-//! Only files directly in the folder are opened. Shard names come from a JSON file, so any name
-//! that is not a plain file name is refused.
+//! Only files directly in the folder, and in the folders of its modules, are opened. Names of shards
+//! and modules come from JSON files, so any name that is not a plain file name is refused.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ReadMode, Tensor, mmap, safetensors};
+use super::{ReadMode, SentenceModules, Tensor, mmap, safetensors};
 use thermocline_base::error::{Error, FileAction, Location, Result};
 
 const CONFIG: &str = "config.json";
@@ -45,6 +45,8 @@ pub struct HfFolder {
     pub weights: Vec<String>,
     /// Tensors of all weight files, under their own names, in file order.
     pub tensors: Vec<Tensor>,
+    /// Pooling, linear maps and prompts of a model that embeds texts.
+    pub sentence: SentenceModules,
 }
 
 /// Names of a folder's weight files, and their tensors.
@@ -96,6 +98,7 @@ impl HfFolder {
             tokenizer_config,
             weights,
             tensors,
+            sentence: SentenceModules::read(path, mode)?,
             config,
         })
     }
@@ -177,7 +180,7 @@ fn listed_tensors(path: &Path, listed: &[&str], mode: ReadMode) -> Result<Vec<Te
 }
 
 /// True if `name` is a plain file name on every system: no separator, no drive, no parent folder.
-fn is_plain_file_name(name: &str) -> bool {
+pub(super) fn is_plain_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
@@ -201,7 +204,7 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
 }
 
 /// Parsed JSON of the file `name` in `folder`. `None` if the file does not exist.
-fn json(folder: &Path, name: &str) -> Result<Option<Value>> {
+pub(super) fn json(folder: &Path, name: &str) -> Result<Option<Value>> {
     let Some(text) = text(folder, name)? else { return Ok(None) };
     let parsed = match serde_json::from_str(&text) {
         Err(error) => serde_json::from_str(&quote_non_numbers(&text)).map_err(|_| error),

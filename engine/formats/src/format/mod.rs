@@ -17,6 +17,7 @@ mod open;
 mod paging;
 pub mod powerinfer;
 mod safetensors;
+mod sentence_modules;
 mod tensor;
 
 pub use blank::Blank;
@@ -30,4 +31,5 @@ pub use mmap::anonymous;
 pub use mmap::{ReadMode, survive_lost_files};
 pub use open::{Opened, open};
 pub use paging::{PagedTensor, Pager, PagerFigures, ReadRows};
+pub use sentence_modules::{DenseModule, SentenceModules};
 pub use tensor::Tensor;

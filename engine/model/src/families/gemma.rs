@@ -1,13 +1,14 @@
 //! Gemma 1 to 3: a scaled embedding and GELU gates. Gemma 2 and 3 add norms after attention and
 //! FFN, and windows on some layers. Gemma 2 caps attention scores and logits. Gemma 3 norms query
-//! and key heads, and its layers with a window have their own rotation base.
+//! and key heads, and its layers with a window have their own rotation base. EmbeddingGemma is a
+//! Gemma 3 whose tokens read later tokens too.
 //!
 //! Hugging Face stores norm weights minus one. GGUF stores the weights themselves.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
-    architectures: &["gemma", "gemma2", "gemma3"],
+    architectures: &["gemma", "gemma2", "gemma3", "gemma-embedding"],
     model_types: &["gemma", "gemma2", "gemma3", "gemma3_text"],
     config,
     layer,
@@ -57,10 +58,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let arch = match hf.model_type() {
         "gemma" => "gemma",
         "gemma2" => "gemma2",
+        _ if hf.reads_both_directions()? => "gemma-embedding",
         _ => "gemma3",
     };
     let sizes = draft.common(hf, arch)?;
-    draft.rope(hf, &sizes, if arch == "gemma3" { 1e6 } else { 10000.0 })?;
+    draft.rope(hf, &sizes, if matches!(arch, "gemma3" | "gemma-embedding") { 1e6 } else { 10000.0 })?;
     draft.activation(match arch {
         // Early folders of the first Gemma say `gelu`, but mean the tanh form.
         "gemma" => match hf.activation(&["hidden_activation", "hidden_act"], Activation::GeluTanh)? {
@@ -70,6 +72,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         _ => hf.activation(&["hidden_activation"], Activation::GeluTanh)?,
     });
     draft.tied = true;
+    draft.headless = arch == "gemma-embedding";
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.norms_minus_one();
@@ -95,7 +98,7 @@ fn import_later(hf: &HfConfig, draft: &mut Draft, arch: &str, sizes: HfSizes) ->
     }
     let interval = if arch == "gemma2" { 2 } else { 6 };
     draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(interval))?;
-    if arch == "gemma3" {
+    if arch != "gemma2" {
         draft.local_rope(hf, &sizes, 10_000.0)?;
     }
     for (hf, gguf) in [

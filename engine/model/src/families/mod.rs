@@ -9,6 +9,7 @@
 //! can make a model of the family. Then add a fixture with golden logits under
 //! `tests/fixtures/models`.
 
+mod bert;
 mod bitnet;
 mod cohere;
 mod cohere2_moe;
@@ -37,6 +38,7 @@ mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod modernbert;
 mod muse_glimmer;
 mod nemotron_h;
 mod olmo;
@@ -58,11 +60,12 @@ mod starcoder2;
 mod step35;
 
 use super::{
-    LayerWeights, Linear, ModelConfig, StateInput, Weights,
+    EmbeddingHead, LayerConfig, LayerWeights, Linear, ModelConfig, StateInput, Weights,
     import::{Draft, HfConfig},
     load::{Loader, Sizes},
 };
 use thermocline_base::error::{Error, Result};
+use thermocline_formats::format::Matrix;
 
 /// One family of architectures: its names and its three functions.
 pub(super) struct Family {
@@ -123,6 +126,8 @@ const FAMILIES: &[&Family] = &[
     &starcoder2::FAMILY,
     &step35::FAMILY,
     &stablelm::FAMILY,
+    &bert::FAMILY,
+    &modernbert::FAMILY,
 ];
 
 /// Returns the family of a GGUF architecture.
@@ -145,6 +150,35 @@ fn find(name: &str, names: impl Fn(&Family) -> &'static [&'static str]) -> Resul
         .ok_or_else(|| FAMILIES.iter().flat_map(|family| names(family)).copied().collect::<Vec<_>>().join(", "))
 }
 
+/// Architectures whose tokens read later tokens too, whether their files say so or not.
+const ENCODERS: &[&str] =
+    &["bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modernbert", "gemma-embedding"];
+
+/// Reads the configuration of a model: that of its family, and whether it embeds or ranks texts.
+pub(super) fn config(loader: &Loader<'_>, family: &Family) -> Result<ModelConfig> {
+    let mut config = (family.config)(loader, &loader.sizes()?)?;
+    let encoder = ENCODERS.contains(&loader.arch) || loader.flag("attention.causal")? == Some(false);
+    if encoder {
+        config.read_both_directions();
+        let plain = |layer: &LayerConfig| {
+            let attention = layer.attention.as_ref();
+            layer.recurrent.is_none() && attention.is_none_or(|of| of.latent.is_none() && of.kv_from.is_none())
+        };
+        if !config.layers.iter().all(plain) || config.streams() > 1 {
+            let got = format!("{} = false", loader.key("attention.causal"));
+            return Err(Error::unsupported("parts of a model whose tokens read later tokens", got, "plain attention"));
+        }
+    }
+    config.pooling = loader.pooling(encoder)?;
+    Ok(config)
+}
+
+/// Reads the embeddings of token types, if the model has them.
+fn token_types(loader: &Loader<'_>, d_model: usize) -> Result<Option<Matrix>> {
+    let name = "token_types.weight";
+    loader.rows(name).map(|types| loader.matrix(name, types, d_model)).transpose()
+}
+
 /// Reads all weights of a model whose configuration is `config`.
 pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Family) -> Result<Weights> {
     let (d, n_vocab) = (config.d_model, config.n_vocab);
@@ -155,8 +189,11 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
     // LFM2's files name the final norm differently.
     let renamed = loader.has("token_embd_norm.weight") && !loader.has("output_norm.weight");
-    let stem = if renamed { "token_embd_norm" } else { "output_norm" };
-    let mut output_norm = loader.norm(stem, config.norm, d)?;
+    let mut output_norm = match renamed {
+        false => loader.norm("output_norm", config.norm, d)?,
+        true if config.is_encoder() => bert::output_norm(loader, config)?,
+        true => loader.norm("token_embd_norm", config.norm, d)?,
+    };
     let tied = !loader.has("output.weight");
     let mut output = if tied {
         let bias = loader.optional_vector("output.bias", n_vocab)?;
@@ -171,6 +208,8 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     Ok(Weights {
         token_embedding,
         position_embedding,
+        token_types: token_types(loader, d)?,
+        embedding_head: EmbeddingHead::load(loader, d, config.norm)?,
         per_layer,
         state_input: StateInput::load(loader, d)?,
         assistant: None,

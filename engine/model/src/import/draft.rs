@@ -24,6 +24,8 @@ pub(crate) struct Draft {
     pub(crate) tied: bool,
     /// True if the head differs from the embedding. This overrides the configuration.
     pub(crate) own_head: bool,
+    /// True if the model has no head, because it generates no text.
+    pub(crate) headless: bool,
     /// Keys of the arrays whose last element is for the layer of a draft head.
     pub(super) with_draft_layer: Vec<String>,
 }
@@ -60,6 +62,7 @@ impl Draft {
             made: Vec::new(),
             tied: false,
             own_head: false,
+            headless: false,
             with_draft_layer: Vec::new(),
         }
     }
@@ -136,7 +139,7 @@ impl Draft {
     /// Sets the keys that every architecture has, for models that name `num_key_value_heads`. Their
     /// layers have `n_ff` neurons.
     pub fn common_of_width(&mut self, hf: &HfConfig, arch: &'static str, n_ff: usize) -> Result<HfSizes> {
-        let n_head = hf.size(&["num_attention_heads"])?;
+        let n_head = hf.size(&["num_attention_heads", "n_head"])?;
         self.common_with(hf, arch, hf.or_default(&["num_key_value_heads"], n_head)?, n_ff)
     }
 
@@ -151,7 +154,6 @@ impl Draft {
 
     /// Sets the keys that every architecture has.
     pub fn common_with(&mut self, hf: &HfConfig, arch: &'static str, n_kv_head: usize, n_ff: usize) -> Result<HfSizes> {
-        hf.check_causal()?;
         self.arch = arch;
         let string = |text: &str| Value::String(text.to_owned());
         self.keys.set("general.architecture", string(arch));
@@ -159,7 +161,7 @@ impl Draft {
         let folder = hf.path().file_name().unwrap_or_default().to_string_lossy();
         self.keys.set("general.name", string(&folder));
 
-        let d_model = hf.size(&["hidden_size"])?;
+        let d_model = hf.size(&["hidden_size", "n_embd"])?;
         let n_layer = hf.size(&["num_hidden_layers", "n_layer"])?;
         let n_head = hf.size(&["num_attention_heads", "n_head"])?;
         // Heads of latent attention have a rotated and an unrotated part.
@@ -177,7 +179,10 @@ impl Draft {
                 return Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value));
             }
         }
-        self.set_size("context_length", hf.or_default(&["max_position_embeddings"], 2048)?)?;
+        if hf.reads_both_directions()? {
+            self.set("attention.causal", Value::Bool(false));
+        }
+        self.set_size("context_length", hf.or_default(&["max_position_embeddings", "n_positions"], 2048)?)?;
         self.set_size("embedding_length", d_model)?;
         self.set_size("block_count", n_layer)?;
         self.set_size("feed_forward_length", n_ff)?;

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{defaults, rope};
-use crate::{Activation, load::BOTH_DIRECTIONS};
+use crate::Activation;
 use thermocline_base::error::{Error, Location, Result};
 
 /// Keys for the number of layers after the last one, which predict further tokens.
@@ -168,15 +168,19 @@ impl HfConfig {
         }
     }
 
-    /// Returns an error for attention in both directions, as in models that embed texts. Attention
-    /// in both directions within images of a multi-modal model is allowed.
-    pub(super) fn check_causal(&self) -> Result<()> {
-        self.refuse_unless("is_causal", true, BOTH_DIRECTIONS)?;
+    /// True if tokens read later tokens too, as in models that embed texts. Attention in both
+    /// directions within images of a multi-modal model does not count.
+    pub fn reads_both_directions(&self) -> Result<bool> {
+        if self.bool(&["is_causal"])? == Some(false) {
+            return Ok(true);
+        }
         let name = "use_bidirectional_attention";
         match self.value(name) {
-            None | Some(Value::Bool(false)) => Ok(()),
-            Some(Value::String(of)) if of == "vision" => Ok(()),
-            Some(value) => Err(self.unsupported(BOTH_DIRECTIONS, name, value)),
+            None | Some(Value::Bool(false)) => Ok(false),
+            Some(Value::Bool(true)) => Ok(true),
+            Some(Value::String(of)) if of == "vision" => Ok(false),
+            Some(Value::String(of)) if of == "all" => Ok(true),
+            Some(value) => Err(self.error(name, "true, false, `all` or `vision`", value)),
         }
     }
 

@@ -15,6 +15,7 @@ mod nvfp4;
 mod projected;
 mod recipe;
 mod rope;
+mod sentence;
 mod ternary;
 mod windows;
 
@@ -50,7 +51,7 @@ pub(super) struct Import {
 
 /// Translates `folder`.
 pub(super) fn import(folder: HfFolder) -> Result<Import> {
-    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors, .. } = folder;
+    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors, sentence, .. } = folder;
     let hf = HfConfig::new(&path, config)?;
     let family = families::by_model_type(hf.model_type()).map_err(|unknown| {
         let companion = Companion::of_architecture(hf.model_type(), &Metadata::new(&path));
@@ -60,11 +61,14 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     (family.import)(&hf, &mut draft)?;
     draft.special_tokens(&hf, &generation_config)?;
 
-    let tie = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?).unwrap_or(draft.tied);
+    sentence::add(&mut draft, &path, sentence)?;
+    let configured = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?);
+    let tie = draft.headless || configured.unwrap_or(draft.tied);
+    sentence::rank_by_answer(&mut draft, &hf, tokenizer_json.as_deref(), tie)?;
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
-    let tie = tie && !stores_own_head(&draft, &tensors);
+    let tie = tie && (draft.headless || !stores_own_head(&draft, &tensors));
     let layers = draft.count_draft_layer(&tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut unused = Vec::new();

@@ -16,12 +16,17 @@ pub(crate) struct Naming {
     prefixes: Vec<(&'static str, String)>,
 }
 
-/// Prefixes that multi-modal wrappers put before a language model's names.
-const WRAPPERS: [(&str, &str); 4] = [
+/// Prefixes that multi-modal wrappers put before a language model's names, and the prefix that folders
+/// without a head lack.
+const WRAPPERS: [(&str, &str); 7] = [
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("language_model.mtp.", "mtp."),
+    // Folders of models without a head.
+    ("embed_tokens.", "model.embed_tokens."),
+    ("layers.", "model.layers."),
+    ("norm.", "model.norm."),
 ];
 
 impl Naming {

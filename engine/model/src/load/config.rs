@@ -5,16 +5,12 @@ use std::sync::Arc;
 
 use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes};
 use crate::{
-    Activation, AttentionConfig, ExpertGroups, Experts, HeadPositions, LayerConfig, ModelConfig, NormKind, Position,
-    QueryScale, Rope, RopeOrder, Router, RouterScore, ScoreScaling, Step, ValueScaling,
+    Activation, AttentionConfig, ExpertGroups, Experts, HeadPositions, LayerConfig, ModelConfig, NormKind, Pooling,
+    Position, QueryScale, RANK, Rope, RopeOrder, Router, RouterScore, ScoreScaling, Step, ValueScaling,
 };
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_cpu::ops::{AttentionWindow, HeadSizes};
 use thermocline_formats::format::{Array, Container};
-
-/// Name of a variant that is refused in files and folders, because a token would attend to later
-/// tokens.
-pub(crate) const BOTH_DIRECTIONS: &str = "bidirectional attention (of embedding models)";
 
 impl Loader<'_> {
     /// Returns the sizes that every architecture has, checked against each other and against the
@@ -121,10 +117,6 @@ impl Loader<'_> {
             }
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
-        if self.flag("attention.causal")? == Some(false) {
-            let got = format!("{} = false", self.key("attention.causal"));
-            return Err(Error::unsupported(BOTH_DIRECTIONS, got, "causal attention"));
-        }
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
@@ -174,7 +166,30 @@ impl Loader<'_> {
             residual_scale: 1.0,
             logit_scale: 1.0,
             final_softcap: None,
+            pooling: None,
             layers,
+        })
+    }
+
+    /// Returns how hidden states become an embedding or a score, if the file says so. A classifier
+    /// reads the mean in ModernBERT, the last token in models that read earlier tokens only, and
+    /// otherwise the first token.
+    pub fn pooling(&self, encoder: bool) -> Result<Option<Pooling>> {
+        let key = "pooling_type";
+        if let Some(name) = self.text("classifier_pooling")? {
+            let known = || self.key_error("classifier_pooling", "mean, cls or last", name);
+            return Pooling::of_name(name).ok_or_else(known).map(Some);
+        }
+        Ok(match self.size(key, 0..=RANK as usize)? {
+            Some(1) => Some(Pooling::Mean),
+            Some(2) => Some(Pooling::First),
+            Some(3) => Some(Pooling::Last),
+            Some(_) if self.has("cls.output.weight") => Some(match self.arch {
+                "modernbert" => Pooling::Mean,
+                _ if encoder => Pooling::First,
+                _ => Pooling::Last,
+            }),
+            _ => None,
         })
     }
 

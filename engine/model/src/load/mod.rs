@@ -19,7 +19,6 @@ mod uniform;
 
 use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
-pub(crate) use config::BOTH_DIRECTIONS;
 pub(crate) use factors::{factor_names, factors};
 pub(crate) use layer::LayerTensors;
 pub(crate) use metadata::integers;

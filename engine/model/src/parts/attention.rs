@@ -73,6 +73,10 @@ impl AttentionWeights {
         // The length of a norm determines whether it is of each head or of all heads together.
         let head_norm = |which: &str, all: usize| {
             let stem = format!("blk.{n}.attn_{which}_norm");
+            // With a bias, all heads are normed together (Jina v2).
+            if norm == NormKind::Layer && loader.has(&format!("{stem}.bias")) {
+                return loader.norm(&stem, norm, all).map(Some);
+            }
             if norm == NormKind::Layer {
                 return loader.layer_norm_of_heads(&stem, all / heads.head_dim, heads.head_dim);
             }

@@ -6,6 +6,7 @@
 mod altup;
 mod attention;
 mod attention_config;
+mod embedding_head;
 mod experts;
 mod ffn;
 mod latent;
@@ -25,6 +26,8 @@ pub use attention::{AttentionWeights, BoundAttention};
 pub use attention_config::{
     AttentionConfig, GateFunction, HeadGates, HeadPositions, QueryScale, ScoreScaling, ValueScaling,
 };
+pub(crate) use embedding_head::RANK;
+pub use embedding_head::{Classifier, ClassifierActivation, EmbeddingHead, Pooling};
 pub use experts::{ExpertLatent, ExpertWeights, Experts, SharedExpert};
 pub use ffn::{BoundFfn, Down, Ffn, FfnKind, FfnWeights};
 pub(super) use latent::load_latent_attention;

@@ -188,8 +188,11 @@ pub(super) fn check(of: &AttentionConfig) -> Result<()> {
         return Err(Error::unsupported("positions on the GPU", "ALiBi", "rotary ones"));
     }
     match of.window {
-        Some(AttentionWindow { length, chunked: true }) => {
+        Some(AttentionWindow { length, chunked: true, .. }) => {
             Err(Error::unsupported("window of attention on the GPU", format!("chunks of {length}"), "one that slides"))
+        }
+        Some(AttentionWindow { ahead: 1.., .. }) => {
+            Err(Error::unsupported("attention on the GPU", "attention to later tokens", "attention to earlier tokens"))
         }
         _ => Ok(()),
     }

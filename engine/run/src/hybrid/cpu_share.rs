@@ -219,8 +219,19 @@ impl CpuShare {
         let neurons = ffn.kind.neurons().count();
         let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
         let probe = &mut deferred;
-        let mut pass =
-            Pass { model, tokens, states, inputs: None, separate, sparsity, correction, routes, times, probe };
+        let mut pass = Pass {
+            model,
+            tokens,
+            states,
+            inputs: None,
+            second_at: None,
+            separate,
+            sparsity,
+            correction,
+            routes,
+            times,
+            probe,
+        };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }

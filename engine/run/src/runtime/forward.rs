@@ -30,6 +30,15 @@ pub enum Outputs {
 struct CallInputs<'t> {
     tokens: &'t [u32],
     states: Option<&'t [f32]>,
+    /// As [`Pass::second_at`].
+    second_at: Option<usize>,
+}
+
+impl<'t> CallInputs<'t> {
+    /// Tokens alone.
+    fn of(tokens: &'t [u32]) -> Self {
+        CallInputs { tokens, states: None, second_at: None }
+    }
 }
 
 /// Values that the driver reads from each chunk after its layers.
@@ -211,7 +220,7 @@ impl Forward {
     /// [`Error::Gpu`] if a device is lost; completed chunks are then in the cache.
     /// [`Error::FileLost`] if a mapped file of the model is lost; the cache is then unusable.
     pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
-        self.logits_of(CallInputs { tokens, states: None }, kv, outputs, probe)
+        self.logits_of(CallInputs::of(tokens), kv, outputs, probe)
     }
 
     /// Appends `tokens` to the cache of a draft head, whose model this is. `states` are the hidden
@@ -232,7 +241,7 @@ impl Forward {
             let expected = format!("{} hidden states of {d_model} numbers", tokens.len());
             return Err(Error::invalid("draft head", expected, format!("{} numbers", states.len())));
         }
-        self.logits_of(CallInputs { tokens, states: Some(states) }, kv, outputs, probe)
+        self.logits_of(CallInputs { states: Some(states), ..CallInputs::of(tokens) }, kv, outputs, probe)
     }
 
     /// Computes one token of an assistant, whose model this is, after the tokens in `target`, the
@@ -281,6 +290,7 @@ impl Forward {
         outputs: Outputs,
         probe: &mut dyn Probe,
     ) -> Result<&[f32]> {
+        self.check_head()?;
         self.check(inputs.tokens, kv)?;
         let n_vocab = self.model.config.n_vocab;
         let wanted = match outputs {
@@ -295,15 +305,27 @@ impl Forward {
     }
 
     /// Appends `tokens` to the cache and returns their hidden states after the final norm,
-    /// `[tokens, d_model]`. The next call overwrites them.
+    /// `[tokens, d_model]`. The next call overwrites them. In a pair of texts, `second_at` is the
+    /// index of the second text's first token.
+    ///
+    /// An encoder computes all tokens in one pass, so its cache must be empty.
     ///
     /// # Errors
-    /// As [`Forward::run`].
-    pub fn hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<&[f32]> {
+    /// As [`Forward::run`]; [`Error::Invalid`] for an encoder with tokens in the cache.
+    pub fn hidden(
+        &mut self,
+        tokens: &[u32],
+        second_at: Option<usize>,
+        kv: &mut KvCache,
+        probe: &mut dyn Probe,
+    ) -> Result<&[f32]> {
         self.check(tokens, kv)?;
+        if self.model.config.is_encoder() && !kv.is_empty() {
+            return Err(Error::invalid("KV cache", "an empty cache, because tokens read later tokens", kv.len()));
+        }
         let d_model = self.model.config.d_model;
         grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
-        self.compute(CallInputs { tokens, states: None }, kv, WantedValues::Hidden, probe)?;
+        self.compute(CallInputs { second_at, ..CallInputs::of(tokens) }, kv, WantedValues::Hidden, probe)?;
         Ok(&self.logits[..tokens.len() * d_model])
     }
 
@@ -319,6 +341,7 @@ impl Forward {
     /// more tokens than [`Forward::chunk`]. After an error all caches are unchanged, except that
     /// recurrent states are those of their latest snapshot ([`KvCache::truncate`]).
     pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
+        self.check_head()?;
         batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
         let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
         let most = batch.iter().map(|(kv, _)| kv.longest_pass()).fold(self.chunk(), usize::min);
@@ -358,9 +381,10 @@ impl Forward {
         if !(1..=MAX_SHORTLIST).contains(&k) {
             return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
         }
+        self.check_head()?;
         self.check(tokens, kv)?;
         let k = k.min(self.model.config.n_vocab);
-        self.compute(CallInputs { tokens, states: None }, kv, WantedValues::Top(k), probe)?;
+        self.compute(CallInputs::of(tokens), kv, WantedValues::Top(k), probe)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
@@ -387,17 +411,22 @@ impl Forward {
         wanted: WantedValues,
         probe: &mut dyn Probe,
     ) -> Result<()> {
+        let whole = self.model.config.is_encoder();
         let chunk = self.chunk().min(kv.longest_pass());
         let Forward { model, processor, sparsity, correction, routes, logits, top, states, .. } = self;
         let d_model = model.config.d_model;
         let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
         let (mut rest, mut written) = (inputs.tokens, 0);
-        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
+        while let Some((part, last)) = match whole {
+            true => whole_part(&mut rest),
+            false => next_part(&mut rest, chunk, &**processor),
+        } {
             let mut sequences = Sequences::one(kv, part.len());
             let begun = inputs.tokens.len() - rest.len() - part.len();
             let of_part = inputs.states.map(|states| &states[begun * d_model..][..part.len() * d_model]);
-            let mut pass =
-                Pass { states: of_part, sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            let second_at = inputs.second_at.map(|second| second.saturating_sub(begun));
+            let new = Pass::new(model, part, &mut *probe);
+            let mut pass = Pass { states: of_part, second_at, sparsity: *sparsity, correction, ..new };
             if pass.is_single() {
                 pass.routes = *routes;
             }
@@ -430,6 +459,20 @@ impl Forward {
         Ok(())
     }
 
+    /// Refuses logits of a model that generates no text.
+    fn check_head(&self) -> Result<()> {
+        let config = &self.model.config;
+        if !config.is_encoder() {
+            return Ok(());
+        }
+        let got = format!("an encoder ({})", config.architecture);
+        Err(Error::unsupported(
+            "logits",
+            got,
+            "models that generate text; `thermocline embed` embeds texts with this one",
+        ))
+    }
+
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
         let config = &self.model.config;
         if tokens.is_empty() {
@@ -454,6 +497,12 @@ impl Forward {
         }
         Ok(())
     }
+}
+
+/// Takes all of `rest`, for a model whose tokens read later tokens too.
+fn whole_part<'t>(rest: &mut &'t [u32]) -> Option<(&'t [u32], bool)> {
+    let all = std::mem::take(rest);
+    (!all.is_empty()).then_some((all, true))
 }
 
 /// Takes the next chunk of at most `most` tokens from `rest`; true if it is the last. A short rest

@@ -127,6 +127,8 @@ impl KvCache {
                 format!("up to {most} tokens, for which attention is dense"),
             ));
         }
+        // The keys of an encoder live for one pass.
+        let ty = if config.is_encoder() { KvType::F32 } else { ty };
         let shape = CacheShape::new(config);
         let wanted = CacheBytes::of(config, capacity, ty).rows;
         let kept: Vec<_> = (0..config.n_layer()).map(|at| KeptRows::new(config, at, capacity, longest_pass)).collect();

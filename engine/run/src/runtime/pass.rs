@@ -32,6 +32,8 @@ pub struct Pass<'a> {
     pub states: Option<&'a [f32]>,
     /// Inputs of the first layer in place of embeddings, `[tokens, d_model]`.
     pub inputs: Option<&'a [f32]>,
+    /// Index of the first token of the second text, if the tokens are a pair of texts.
+    pub second_at: Option<usize>,
     /// True if each token is computed as if it were alone, as far as a processor can. Used for
     /// tokens of several sequences, or for a token and its drafts.
     pub separate: bool,
@@ -57,6 +59,7 @@ impl<'a> Pass<'a> {
             tokens,
             states: None,
             inputs: None,
+            second_at: None,
             separate: false,
             sparsity: Sparsity::Dense,
             correction: &NONE,

@@ -144,6 +144,7 @@ impl Generation<'_> {
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
         let scores_prompt = in_prompt && self.chooser.logprobs.is_some_and(|it| it.prompt);
         let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
+        let most = if self.whole { usize::MAX } else { most };
         let len = (rest - usize::from(stops_before_last)).min(most);
         StepChunk { len, rest, in_prompt, stops_before_last, scores_prompt }
     }
@@ -169,8 +170,8 @@ impl Generation<'_> {
 
     /// The logits to compute for a chunk.
     fn wanted_logits(&mut self, chunk: StepChunk, context: &SessionContext) -> WantedLogits {
-        if self.pooled.is_some() {
-            WantedLogits::Hidden
+        if let Some(pooled) = &self.pooled {
+            WantedLogits::Hidden { second_at: pooled.second_at.map(|at| at.saturating_sub(self.todo.computed)) }
         } else if chunk.scores_prompt {
             WantedLogits::EveryLogits
         } else if !chunk.is_last() || self.max_tokens == Some(0) {
@@ -271,7 +272,7 @@ impl Generation<'_> {
             && let ComputedLogits::Hidden(states) = computed
         {
             pooled.add(states);
-            return Ok(!chunk.is_last() || events.send(Event::Embedding(pooled.embedding()?)));
+            return Ok(!chunk.is_last() || events.send(Event::Embedding(pooled.answer()?)));
         }
         Ok(true)
     }

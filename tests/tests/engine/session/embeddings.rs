@@ -5,14 +5,15 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     model::{LoadOptions, Model, NormKind},
     runtime::Sparsity,
-    session::{DeviceChoice, Pooling, SparsityChoice},
+    session::{DeviceChoice, Pooling, SparsityChoice, StateReading},
 };
 use thermocline_tests::engines::alike;
 
 use super::*;
 
 fn embedding(engine: &Engine, ids: &[u32], pooling: Pooling) -> Vec<f32> {
-    let request = Request { embedding: Some(pooling), ..Request::new(Prompt::Tokens(ids.to_vec())) };
+    let request =
+        Request { reading: Some(StateReading::Embedding(Some(pooling))), ..Request::new(Prompt::Tokens(ids.to_vec())) };
     let mut found = None;
     for event in session(engine).generate(request) {
         match event {
@@ -128,10 +129,11 @@ fn embeddings_do_not_depend_on_chunks_and_leave_later_answers_as_they_are() {
     assert_close(&embedding(&engine, &ids, Pooling::Mean), &whole, "chunks of 5");
     let session = session(&engine);
     let wanted = generate(&session, greedy(&ids, 8)).ids;
-    let request = Request { embedding: Some(Pooling::Mean), ..Request::new(Prompt::Tokens(ids.clone())) };
+    let request = Request { reading: Some(StateReading::Embedding(None)), ..Request::new(Prompt::Tokens(ids.clone())) };
     assert!(session.generate(request).iter().any(|event| matches!(event, Event::Embedding(_))));
     assert_eq!(generate(&session, greedy(&ids, 8)).ids, wanted);
-    let long = Request { embedding: Some(Pooling::Mean), ..Request::new(Prompt::Tokens(vec![5; 100_000])) };
+    let long =
+        Request { reading: Some(StateReading::Embedding(None)), ..Request::new(Prompt::Tokens(vec![5; 100_000])) };
     let error = answer(session.generate(long)).unwrap_err();
     assert!(matches!(error, Error::ContextFull { .. }), "{error}");
 }

@@ -19,8 +19,8 @@ use thermocline_cpu::{
     ops::{AttentionScratch, AttentionShape, HeadSizes, PositionBias, Queries, RopeRows, SeenRows, softplus},
 };
 use thermocline_model::{
-    AttentionConfig, AttentionWeights, BoundAttention, GateFunction, HeadGates, InputSite, ModelConfig, NormSlot,
-    QueryScale, SkippedInputs,
+    AttentionConfig, AttentionWeights, BoundAttention, GateFunction, HeadGates, InputSite, KeyBias, ModelConfig,
+    NormSlot, QueryScale, SkippedInputs,
 };
 
 /// The attention of a layer for one chunk of tokens.
@@ -274,7 +274,11 @@ pub(super) fn shape_of<'a>(of: &'a AttentionConfig, weights: &'a AttentionWeight
         softcap: of.scores.softcap,
         window: of.seen(),
         sinks: weights.sinks.as_deref(),
-        key_bias: key_bias.map(|bias| PositionBias { slopes: &bias.slopes, scale: bias.scale }),
+        key_bias: key_bias.map(|KeyBias { slopes, scale, by_distance }| PositionBias {
+            slopes,
+            scale: *scale,
+            by_distance: *by_distance,
+        }),
     }
 }
 

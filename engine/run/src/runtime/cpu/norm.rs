@@ -14,10 +14,10 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
 }
 
 /// Norms heads, `[tokens, heads, head_dim]`, in groups of the length of the norm's weight: each
-/// head by itself, or all heads of a token together. A layer norm with a weight for all heads norms
-/// each head by itself with its part of the weight.
+/// head by itself, or all heads of a token together. A layer norm with a weight for all heads, but
+/// without a bias, norms each head by itself with its part of the weight.
 pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim: usize, x: &mut [f32]) {
-    if config.norm == NormKind::Rms || norm.weight.len() == head_dim {
+    if config.norm == NormKind::Rms || norm.weight.len() == head_dim || norm.bias.is_some() {
         return norm_rows(cpu, config, norm, x, None);
     }
     for heads in x.chunks_exact_mut(norm.weight.len()) {

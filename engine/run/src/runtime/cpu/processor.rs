@@ -265,7 +265,7 @@ impl Processor for CpuProcessor {
             residual[..inputs.len()].copy_from_slice(inputs);
             return Ok(());
         }
-        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions) {
+        for (n, ((x, id), at)) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions).enumerate() {
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= config.embedding_scale);
@@ -274,6 +274,12 @@ impl Processor for CpuProcessor {
                 let position = &mut position[..d];
                 table.dequantise_row(at + offset, position);
                 self.cpu.add(x, position);
+            }
+            if let Some(types) = &weights.token_types {
+                let second = pass.second_at.is_some_and(|second| n >= second) && types.rows() > 1;
+                let of_type = &mut position[..d];
+                types.dequantise_row(usize::from(second), of_type);
+                self.cpu.add(x, of_type);
             }
         }
         if let Some(input) = &weights.state_input {

@@ -75,6 +75,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         residual_scale: 1.0,
         logit_scale: 1.0,
         final_softcap: None,
+        pooling: None,
         layers: Vec::new(),
     }
 }
