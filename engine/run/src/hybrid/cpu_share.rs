@@ -220,7 +220,7 @@ impl CpuShare {
         let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
         let probe = &mut deferred;
         let mut pass =
-            Pass { model, tokens, states, inputs: None, separate, sparsity, correction, routes, times, probe };
+            Pass { model, tokens, states, inputs: &[], separate, sparsity, correction, routes, times, probe };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }
