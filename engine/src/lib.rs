@@ -6,7 +6,7 @@
 #![doc = include_str!("../examples/generate.rs")]
 //! ```
 //!
-//! This crate is the facade of nine crates, which `ARCHITECTURE.md` beside it describes. Programs
+//! This crate is the facade of ten crates, which `ARCHITECTURE.md` beside it describes. Programs
 //! import this crate alone. The modules that it re-exports from the others serve Thermocline's own
 //! programs and tests. They change without notice.
 
@@ -32,6 +32,8 @@ pub use thermocline_gpu as gpu;
 pub use thermocline_lab::{calibration, eval, sparsity};
 #[doc(hidden)]
 pub use thermocline_model::{self as model, synth};
+#[doc(hidden)]
+pub use thermocline_pictures as pictures;
 #[doc(hidden)]
 pub use thermocline_run::{device, hybrid, placement, runtime};
 #[doc(hidden)]

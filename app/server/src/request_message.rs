@@ -62,7 +62,7 @@ impl From<RequestMessage> for Message {
             let mut writer = TranscriptWriter::default();
             writer.push(AnswerPart::Thinking, &thoughts) + &writer.push(AnswerPart::Answer, &content)
         };
-        Message { role, content, fields }
+        Message { fields, ..Message::new(role, content) }
     }
 }
 

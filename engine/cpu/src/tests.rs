@@ -104,7 +104,7 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
         for cpu in cpus() {
             let attend = |first: usize, n: usize| {
                 let (mut out, seen) = (vec![f32::NAN; n * row], SeenRows { keys: &keys, values: &values });
-                let queries = Queries { q: &q[first * row..][..n * row], first: FIRST + first };
+                let queries = Queries { q: &q[first * row..][..n * row], first: FIRST + first, whole: &[] };
                 cpu.attention(&shape, queries, seen, &mut out, &mut AttentionScratch::default());
                 out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };

@@ -23,6 +23,7 @@ mod neuron_major;
 mod outline;
 mod paged;
 mod parts;
+mod picture_grid;
 mod pruned;
 mod read_bytes;
 mod resident;
@@ -56,8 +57,9 @@ pub use parts::{
     RecurrentConfig, RecurrentWeights, Router, RouterScore, ScoreScaling, SharedExpert, StateInput, StateShape,
     ValueScaling, recurrent,
 };
+pub use picture_grid::PictureGrid;
 pub use resident::Resident;
-pub use rope::{Position, Rope, RopeOrder, RopeScaling};
+pub use rope::{Position, Rope, RopeOrder, RopeScaling, RopeSections};
 pub use skips::{SkipRule, Skips};
 pub use sparsity::Sparsity;
 pub use step::{Register, Step};

@@ -1,5 +1,7 @@
 //! Positions: rotary embeddings with their scalings, and learned positions.
 
+use thermocline_cpu::ops::ROPE_AXES;
+
 /// Order in which a head's elements form rotated pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeOrder {
@@ -74,6 +76,34 @@ pub struct Rope {
     pub order: RopeOrder,
     /// Scaling of positions.
     pub scaling: RopeScaling,
+    /// Axes by which the pairs rotate. `None`: all tokens have one position, also those of
+    /// pictures.
+    pub sections: Option<RopeSections>,
+}
+
+/// Division of the rotated pairs among the axes of positions: time, row and column (M-RoPE, Wang et
+/// al. 2024). It makes a difference for the tokens of pictures only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RopeSections {
+    /// Number of pairs of each axis.
+    pub pairs: [usize; ROPE_AXES],
+    /// True if the axes take turns, as far as each has pairs left (Qwen 3 VL). Otherwise the pairs
+    /// of an axis are consecutive (Qwen 2 VL).
+    pub interleaved: bool,
+}
+
+impl RopeSections {
+    /// Returns the axis by which `pair` rotates.
+    pub fn axis(&self, pair: usize) -> usize {
+        let [time, rows, columns] = self.pairs;
+        match pair % ROPE_AXES {
+            1 if self.interleaved && pair < ROPE_AXES * rows => 1,
+            2 if self.interleaved && pair < ROPE_AXES * columns => 2,
+            _ if self.interleaved || pair < time => 0,
+            _ if pair < time + rows => 1,
+            _ => 2,
+        }
+    }
 }
 
 /// Encoding of positions.
@@ -94,4 +124,23 @@ pub enum Position {
 /// `scale` 1).
 pub(super) fn yarn_magnitude(factor: f32, scale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_blocks_or_take_turns() {
+        let axes = |pairs: [usize; ROPE_AXES], interleaved| {
+            let sections = RopeSections { pairs, interleaved };
+            (0..pairs.iter().sum()).map(|pair| sections.axis(pair)).collect::<Vec<_>>()
+        };
+        assert_eq!(axes([2, 3, 3], false), [0, 0, 1, 1, 1, 2, 2, 2]);
+        assert_eq!(axes([4, 3, 3], true), [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
+        // Qwen 3 VL: the last pairs belong to time.
+        assert_eq!(axes([4, 2, 2], true), [0, 1, 2, 0, 1, 2, 0, 0]);
+        let of_head = axes([24, 20, 20], true);
+        assert_eq!([0, 1, 2].map(|axis| of_head.iter().filter(|of| **of == axis).count()), [24, 20, 20]);
+    }
 }

@@ -1,9 +1,13 @@
 //! A context: a KV cache together with the tokens it holds.
 
-use super::{draft_context::DraftContext, drafter::Drafter, speculation::DraftController};
+use std::borrow::Cow;
+
+use super::{
+    draft_context::DraftContext, drafter::Drafter, picture_ids::ConversationPictures, speculation::DraftController,
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Isa;
-use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist};
+use thermocline_run::runtime::{CallInputs, Forward, KvCache, KvType, Outputs, Probe, Shortlist};
 
 /// The logits to compute for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +52,10 @@ pub(super) struct SessionContext {
     ty: KvType,
     /// Largest size of the cache in bytes, with all possible snapshots.
     reserved: u64,
+    /// Token ids; those of pictures are above the vocabulary ([`ConversationPictures`]).
     tokens: Vec<u32>,
+    /// The pictures among the tokens, and those of the prompt that is being computed.
+    pictures: ConversationPictures,
     /// Number of tokens at the start whose entries equal those of a fresh computation. Later
     /// entries were computed before tokens in front of them were forgotten.
     exact: usize,
@@ -64,7 +71,7 @@ pub(super) struct DraftingParts<'c> {
     /// The drafter's view of the conversation.
     pub draft: Option<&'c mut DraftContext>,
     /// The tokens of the context.
-    pub held: &'c [u32],
+    pub held: Cow<'c, [u32]>,
     /// The cache of the model.
     pub kv: Option<&'c mut KvCache>,
     /// Decides about drafts.
@@ -81,6 +88,7 @@ impl SessionContext {
             reserved,
             kv: Some(kv),
             tokens: Vec::new(),
+            pictures: ConversationPictures::default(),
             exact: 0,
             draft: None,
             controller: DraftController::new(),
@@ -90,6 +98,30 @@ impl SessionContext {
     /// The tokens in the context.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// The tokens in the context as the model and the sampler read them: with the vocabulary's token
+    /// in place of those of pictures.
+    pub fn read_tokens(&self) -> Cow<'_, [u32]> {
+        self.pictures.read(&self.tokens)
+    }
+
+    /// `tokens` as the model reads them.
+    pub fn read<'t>(&self, tokens: &'t [u32]) -> Cow<'t, [u32]> {
+        self.pictures.read(tokens)
+    }
+
+    /// Takes over the pictures of a prompt whose common tokens are kept
+    /// ([`SessionContext::reuse`]).
+    pub fn add_pictures(&mut self, pictures: ConversationPictures) {
+        self.pictures.merge(&self.tokens, pictures);
+    }
+
+    /// The length of a chunk of `tokens` that would have `len` tokens. A picture whose tokens read
+    /// all of it is not divided.
+    pub fn whole_chunk(&self, forward: &Forward, tokens: &[u32], len: usize) -> usize {
+        let whole = !self.pictures.is_empty() && forward.model().config.attentions().any(|of| of.whole_pictures);
+        if whole { self.pictures.whole_chunk(tokens, len) } else { len }
     }
 
     /// Largest number of tokens that fit.
@@ -122,6 +154,7 @@ impl SessionContext {
     pub fn forget(&mut self) {
         (self.kv, self.draft, self.exact) = (None, None, 0);
         self.tokens.clear();
+        self.pictures = ConversationPictures::default();
     }
 
     /// Number of prompt tokens at the start that the context holds as computed from scratch. The
@@ -206,16 +239,16 @@ impl SessionContext {
             self.kv = None;
             self.exact = self.tokens.len();
         }
-        let kv = match &mut self.kv {
-            Some(kv) => kv,
-            none => none.insert(forward.kv_cache(self.capacity, self.ty)?),
-        };
-        let missing = &self.tokens[kv.len().min(self.tokens.len())..];
-        let next = &missing[..chunk.min(missing.len())];
-        if next.is_empty() {
-            return Ok(());
+        if self.kv.is_none() {
+            self.kv = Some(forward.kv_cache(self.capacity, self.ty)?);
         }
-        let computed = forward.run(next, kv, Outputs::None, probe).map(drop);
+        let held = self.kv.as_ref().map_or(0, KvCache::len).min(self.tokens.len());
+        let missing = &self.tokens[held..];
+        let next = &missing[..self.whole_chunk(forward, missing, chunk.min(missing.len()))];
+        let Some(kv) = self.kv.as_mut().filter(|_| !next.is_empty()) else { return Ok(()) };
+        let (read, pictures) = (self.pictures.read(next), self.pictures.placed(next, held)?);
+        let inputs = CallInputs::with_pictures(&read, &pictures);
+        let computed = forward.run(inputs, kv, Outputs::None, probe).map(drop);
         // Drops the rest of an incomplete chunk.
         kv.truncate(kv.len());
         computed
@@ -252,15 +285,17 @@ impl SessionContext {
         let Some(kv) = &mut self.kv else {
             return Err(Error::invalid("context", "a context with a KV cache", "a context without a KV cache"));
         };
+        let (read, pictures) = (self.pictures.read(tokens), self.pictures.placed(tokens, self.tokens.len())?);
+        let inputs = CallInputs::with_pictures(&read, &pictures);
         let computed = match wanted {
-            WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
-            WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
-            WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
-            WantedLogits::DraftLogits => forward.run_batch(&mut [(kv, tokens)], probe).map(ComputedLogits::Logits),
+            WantedLogits::Nothing => forward.run(inputs, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
+            WantedLogits::Logits => forward.run(inputs, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
+            WantedLogits::EveryLogits => forward.run(inputs, kv, Outputs::All, probe).map(ComputedLogits::Logits),
+            WantedLogits::DraftLogits => forward.run_batch(&mut [(kv, &*read)], probe).map(ComputedLogits::Logits),
             WantedLogits::Hidden { second_at } => {
-                forward.hidden(tokens, second_at, kv, probe).map(ComputedLogits::Hidden)
+                forward.hidden(inputs.with_second_text(second_at), kv, probe).map(ComputedLogits::Hidden)
             }
-            WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
+            WantedLogits::Shortlist(k) => forward.top(inputs, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {
             Ok(_) => self.push(tokens),
@@ -289,9 +324,12 @@ impl SessionContext {
 
     /// The parts of the context that a drafter uses.
     pub fn drafting(&mut self) -> DraftingParts<'_> {
+        if let (Some(draft), Some(kv)) = (&mut self.draft, &self.kv) {
+            draft.follow_pictures(kv);
+        }
         DraftingParts {
             draft: self.draft.as_mut(),
-            held: &self.tokens,
+            held: self.pictures.read(&self.tokens),
             kv: self.kv.as_mut(),
             controller: &mut self.controller,
         }

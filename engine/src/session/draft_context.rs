@@ -79,6 +79,11 @@ impl DraftContext {
         self.states.shrink_to(self.width);
     }
 
+    /// Takes over the positions of pictures in the conversation, whose cache is `kv`.
+    pub fn follow_pictures(&mut self, kv: &KvCache) {
+        self.kv.follow_pictures(kv, self.start);
+    }
+
     /// Adds the states of the tokens from `first` on. Empty `states` are unknown.
     pub fn add_states(&mut self, first: usize, tokens: usize, states: &[f32]) {
         if self.width == 0 {

@@ -3,7 +3,7 @@
 
 use super::{
     ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, embedding, engine::Engine,
-    engine_state::EngineState,
+    engine_state::EngineState, picture_ids::ConversationPictures,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{
@@ -25,6 +25,8 @@ pub(super) struct EncodedPrompt {
     pub starts_text: bool,
     /// Parser of the answer in a chat; `None` for other prompts.
     pub parser: Option<AnswerParser>,
+    /// The pictures among the tokens.
+    pub pictures: ConversationPictures,
     /// Index of the second text's first token, in a pair of texts.
     pub second_at: Option<usize>,
 }
@@ -57,7 +59,9 @@ pub(super) fn encode_to_fit<'a>(
     let mut history = if stops { None } else { ChatHistory::new(state, &prompt, chat) };
     let encoded = encode(state, prompt, chat, text, stops.then_some(capacity))?;
     let vocab = state.model.config.n_vocab;
-    if let Some(id) = encoded.tokens.iter().find(|id| **id as usize >= vocab) {
+    let with_pictures = !encoded.pictures.is_empty();
+    let known = |id: u32| (id as usize) < vocab || (with_pictures && ConversationPictures::is_picture(id));
+    if let Some(id) = encoded.tokens.iter().find(|id| !known(**id)) {
         return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
     }
     let whole = encoded.tokens.len();
@@ -76,7 +80,8 @@ impl Engine {
     /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] if a chat to
     /// continue does not end with an assistant message.
     pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
-        Ok(encode(self.state(), prompt, chat, EncodeOptions::CHAT, None)?.tokens)
+        let encoded = encode(self.state(), prompt, chat, EncodeOptions::CHAT, None)?;
+        Ok(encoded.pictures.read(&encoded.tokens).into_owned())
     }
 }
 
@@ -95,6 +100,7 @@ pub(super) fn encode(
         check(prompt.with_breaks())?;
         tokenizer.encode_prompt(prompt)
     };
+    let pictures = prompt.pictures();
     let mut second_at = None;
     let (mut tokens, starts_text, parser) = match prompt {
         Prompt::Text(said) => {
@@ -126,7 +132,13 @@ pub(super) fn encode(
         let none = "at least one token, because the vocabulary has no token that begins a text";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
-    Ok(EncodedPrompt { tokens, starts_text, parser, second_at })
+    let (tokens, pictures) = if pictures.is_empty() {
+        (tokens, ConversationPictures::default())
+    } else {
+        let token = tokenizer.picture_token(&state.model.checkpoint.metadata)?;
+        ConversationPictures::expand(tokens, &pictures, token, &mut state.pictures.lock())?
+    };
+    Ok(EncodedPrompt { tokens, starts_text, parser, pictures, second_at })
 }
 
 /// Refuses a text that would exceed `limit` tokens even if each were the longest token of the
@@ -165,7 +177,7 @@ fn render(
 
 fn chat_message(message: &Message) -> ChatMessage<'_> {
     let fields = Some(&message.fields).filter(|fields| !fields.is_empty());
-    ChatMessage { role: message.role.name(), content: &message.content, fields }
+    ChatMessage { role: message.role.name(), content: &message.content, fields, pictures: message.pictures.len() }
 }
 
 /// Shortens a prompt without turns that exceeds the context, as a shift would. It keeps the first

@@ -219,6 +219,7 @@ impl Engine {
             chunk: options.chunk,
             routes: options.routes,
             stopped: StopCell::default(),
+            pictures: Mutex::default(),
         });
         let of_drafter = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));
         let n_vocab = state.model.config.n_vocab;

@@ -10,6 +10,7 @@ use super::{
     device::StatusBoard,
     ffn_reads::FfnSize,
     loader::LoadedModels,
+    picture_ids::PictureIds,
     request::{EngineStop, StopCell},
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::SettingsMailbox,
@@ -46,6 +47,8 @@ pub(super) struct EngineState {
     /// Preference of routers for resident experts while tokens are decoded.
     pub routes: RoutePreference,
     pub stopped: StopCell,
+    /// The token ids of pictures.
+    pub pictures: Mutex<PictureIds>,
 }
 
 /// Tokenizer, chat template and grammars, which convert messages to tokens and back.

@@ -158,7 +158,7 @@ impl<'a> Generation<'a> {
         let options = if request.reading.is_some() { EncodeOptions::WHOLE } else { EncodeOptions::CHAT };
         let FittedPrompt { encoded, forgotten_tokens, history } =
             encode_to_fit(state, request.prompt, &request.chat, options, request.on_full, context.capacity())?;
-        let EncodedPrompt { tokens: mut todo, starts_text, parser, second_at } = encoded;
+        let EncodedPrompt { tokens: mut todo, starts_text, parser, pictures, second_at } = encoded;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let thought_budget = match (request.thought_budget, &parser) {
             (Some(budget), Some(_)) => Some((budget, end_of_thoughts(state)?)),
@@ -168,6 +168,7 @@ impl<'a> Generation<'a> {
         // Log probabilities and hidden states of the prompt require computing every prompt token.
         let reads_prompt = request.reading.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
+        context.add_pictures(pictures);
         state.figures.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
             prompt_tokens: todo.len(),

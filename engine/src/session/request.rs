@@ -11,7 +11,9 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, DraftsBySource, LogprobsRequest, StateReading, TokenLogprobs, sampling::Grammar};
+use super::{
+    DeviceEvent, DraftsBySource, LogprobsRequest, PromptPicture, StateReading, TokenLogprobs, sampling::Grammar,
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{reasoning::AnswerPart, tools::ToolFormat};
 
@@ -48,12 +50,14 @@ pub struct Message {
     pub content: String,
     /// Further fields for the template, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
     pub fields: Map<String, Value>,
+    /// Pictures before the text.
+    pub pictures: Vec<Arc<PromptPicture>>,
 }
 
 impl Message {
     /// A message without further fields.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
-        Message { role, content: content.into(), fields: Map::new() }
+        Message { role, content: content.into(), fields: Map::new(), pictures: Vec::new() }
     }
 }
 
@@ -87,6 +91,18 @@ pub enum Prompt {
         /// The document.
         document: String,
     },
+}
+
+impl Prompt {
+    /// The pictures of a chat's messages, in their order.
+    pub(super) fn pictures(&self) -> Vec<Arc<PromptPicture>> {
+        match self {
+            Prompt::Chat(messages) | Prompt::Continue(messages) => {
+                messages.iter().flat_map(|message| message.pictures.iter().cloned()).collect()
+            }
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Pair { .. } => Vec::new(),
+        }
+    }
 }
 
 /// Text of an answer in pieces, each with the part of the answer that it belongs to. Its `str` form

@@ -4,6 +4,7 @@
 
 pub mod gguf;
 pub mod gpuidx;
+pub mod pictures;
 pub mod sidecar;
 pub mod template;
 pub mod tokenizer;

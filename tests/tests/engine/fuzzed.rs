@@ -3,7 +3,7 @@
 
 use thermocline_tests::{
     dice::Dice,
-    fuzzed::{gguf, gpuidx, sidecar, tokenizer},
+    fuzzed::{gguf, gpuidx, pictures, sidecar, tokenizer},
     mutations::{MUTATIONS, hold, seeds},
 };
 
@@ -41,4 +41,9 @@ fn damaged_sidecars_are_refused_or_read_and_written_unchanged() {
 fn random_vocabularies_are_refused_or_stream_what_they_decode() {
     let mut dice = Dice(4);
     (0..MUTATIONS).for_each(|_| tokenizer::check(&noise(b"", &mut dice)));
+}
+
+#[test]
+fn damaged_pictures_are_refused_or_decoded_whole() {
+    hold(&seeds("pictures/files", ""), pictures::check);
 }

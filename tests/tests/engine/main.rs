@@ -33,6 +33,7 @@ mod models;
 mod moe;
 mod neurons;
 mod one_text;
+mod picture_tokens;
 mod placed;
 mod predictor;
 mod prepare;

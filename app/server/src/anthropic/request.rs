@@ -142,7 +142,7 @@ mod tests {
 
     fn message(role: Role, content: &str, fields: Value) -> Message {
         let Value::Object(fields) = fields else { panic!("{fields}") };
-        Message { role, content: content.to_owned(), fields }
+        Message { fields, ..Message::new(role, content) }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::{
-    AttentionWindow, KvRows,
+    KvRows,
+    attention_window::SeenKeys,
     kv_rows::RowData,
     math::{exp, tanh},
 };
@@ -154,7 +155,7 @@ impl PositionBias<'_> {
 }
 
 /// Attention of every query of `block` to the keys at positions `visit`, limited by its mask. Query
-/// `row` is at position `first + row / group`, and sees the keys of `window`.
+/// `row` is at position `first + row / group`.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
@@ -162,7 +163,7 @@ pub(super) struct Attend<'a> {
     pub(super) visit: Range<usize>,
     pub(super) first: usize,
     pub(super) group: usize,
-    pub(super) window: AttentionWindow,
+    pub(super) seen: SeenKeys<'a>,
     pub(super) softcap: Option<f32>,
     /// The biases of the `group` query heads.
     pub(super) bias: Option<PositionBias<'a>>,
@@ -184,8 +185,8 @@ impl VectorKernel for Attend<'_> {
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
-                let seen =
-                    self.window.first_key(position).max(self.visit.start)..self.window.end_key(position, start + n);
+                let seen = self.seen.of(position);
+                let seen = seen.start.max(self.visit.start)..seen.end.min(start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
                 if let Some(bias) = self.bias {

@@ -6,11 +6,14 @@
 //! rows of these tokens. It visits the same ranges of positions and merges them in the same order.
 //! A token's result is therefore bit-identical alone and in a prompt.
 
+use std::ops::Range;
+
 use parking_lot::Mutex;
 
 use super::{
     AttentionWindow, HeadSizes, KvRows,
     attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths},
+    attention_window::SeenKeys,
     next,
 };
 use crate::{Cpu, simd::vector::dispatch};
@@ -40,6 +43,9 @@ pub struct Queries<'a> {
     pub q: &'a [f32],
     /// Position of the first token.
     pub first: usize,
+    /// Ranges of positions. A query in one of them also sees the later positions of its range:
+    /// attention in both directions, within the window.
+    pub whole: &'a [Range<usize>],
 }
 
 /// Keys and values that queries see, one set of rows per key/value head. Keys and values may be the
@@ -117,7 +123,7 @@ impl Cpu {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let (Queries { q, first }, SeenRows { keys, values }) = (queries, seen);
+        let (Queries { q, first, whole }, SeenRows { keys, values }) = (queries, seen);
         let row = shape.heads.q_dim();
         assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.heads.n_head));
         assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.heads.n_head));
@@ -125,7 +131,8 @@ impl Cpu {
         assert!(keys.len() == shape.heads.n_kv_head && values.len() == shape.heads.n_kv_head);
         let tokens = q.len() / row;
         assert!(out.len() == tokens * shape.heads.out_dim());
-        assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
+        let end = SeenKeys { window: shape.window, whole, end: first + tokens }.of_all(first..first + tokens).end;
+        assert!(keys.iter().chain(values).all(|rows| rows.len() >= end));
         scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
         if tokens <= FEW_TOKENS {
             self.attend_in_stretches(shape, queries, seen, out, scratch);
@@ -137,7 +144,7 @@ impl Cpu {
     fn attend_in_stretches(
         &self,
         shape: &AttentionShape<'_>,
-        Queries { q, first }: Queries<'_>,
+        Queries { q, first, whole }: Queries<'_>,
         SeenRows { keys, values }: SeenRows<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
@@ -146,8 +153,8 @@ impl Cpu {
         let row = shape.heads.q_dim();
         let tokens = q.len() / row;
         let (rows, widths) = (tokens * group, RowWidths { keys: keys[0].stride(), values: values[0].stride() });
-        let window = shape.window;
-        let visit = window.first_key(first)..first + tokens;
+        let keys_of = SeenKeys { window: shape.window, whole, end: first + tokens };
+        let visit = keys_of.of_all(first..first + tokens);
         let first_range = visit.start / RANGE;
         let ranges = visit.end.div_ceil(RANGE) - first_range;
         let part = rows * (widths.values + 2);
@@ -177,7 +184,8 @@ impl Cpu {
             shape.set_queries(block, q, head);
             let (keys, values) = (&keys[head], &values[head]);
             let bias = shape.bias_of_group(head);
-            let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap, bias };
+            let softcap = shape.softcap;
+            let attend = Attend { block, keys, values, visit, first, group, seen: keys_of, softcap, bias };
             dispatch(self.isa(), attend);
             block.store_range(part);
         };
@@ -209,7 +217,7 @@ impl Cpu {
     fn attend_in_blocks(
         &self,
         shape: &AttentionShape<'_>,
-        Queries { q, first }: Queries<'_>,
+        Queries { q, first, whole }: Queries<'_>,
         SeenRows { keys, values }: SeenRows<'_>,
         out: &mut [f32],
         scratch: &mut AttentionScratch,
@@ -217,9 +225,8 @@ impl Cpu {
         let group = shape.heads.group();
         let (row, out_row) = (shape.heads.q_dim(), shape.heads.out_dim());
         let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
-        let window = shape.window;
         let tokens = q.len() / row;
-        let end = first + tokens;
+        let keys_of = SeenKeys { window: shape.window, whole, end: first + tokens };
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
 
@@ -227,7 +234,7 @@ impl Cpu {
             let token = i * per_block;
             let tokens = out.len() / out_row;
             let first = first + token;
-            let visit = window.first_key(first)..window.end_key(first + tokens - 1, end);
+            let visit = keys_of.of_all(first..first + tokens);
             for head in 0..shape.heads.n_kv_head {
                 block.start(tokens * group, widths);
                 shape.set_queries(block, &q[token * row..][..tokens * row], head);
@@ -237,7 +244,7 @@ impl Cpu {
                 for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
                     let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
                     let attend =
-                        Attend { block: &mut *block, keys, values, visit, first, group, window, softcap, bias };
+                        Attend { block: &mut *block, keys, values, visit, first, group, seen: keys_of, softcap, bias };
                     dispatch(self.isa(), attend);
                     block.end_range(self.isa());
                 }
@@ -280,16 +287,18 @@ pub(crate) mod tests {
         keys: &KvRows,
         values: &KvRows,
         position: usize,
+        whole: &[Range<usize>],
     ) -> Vec<f64> {
         let slope = shape.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head..=head], ..bias });
         let start = match shape.window {
             AttentionWindow { length, chunked: false, .. } => (position + 1).saturating_sub(length),
             AttentionWindow { length, .. } => (0..=position).rev().find(|p| p % length == 0).unwrap(),
         };
-        let last = position.saturating_add(shape.window.ahead).min(keys.len() - 1);
+        let own = position.saturating_add(shape.window.ahead).min(keys.len() - 1) + 1;
+        let end = whole.iter().find(|range| range.contains(&position)).map_or(own, |range| range.end.max(own));
         let mut row = vec![0.0; shape.heads.head_dim];
         let mut scores = Vec::new();
-        for p in start..=last {
+        for p in start..end {
             keys.get(p, &mut row);
             let dot: f64 = q.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
             let s = dot * f64::from(shape.scale) + slope.map_or(0.0, |slope| f64::from(slope.at(0, position, p)));
@@ -299,7 +308,7 @@ pub(crate) mod tests {
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
         let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
         let (mut out, mut row) = (vec![0.0; shape.heads.value_dim], vec![0.0; shape.heads.value_dim]);
-        for (p, s) in (start..=last).zip(&scores) {
+        for (p, s) in (start..end).zip(&scores) {
             values.get(p, &mut row);
             for (out, x) in out.iter_mut().zip(&row) {
                 *out += (s - top).exp() / total * f64::from(*x);
@@ -317,6 +326,7 @@ pub(crate) mod tests {
         ty: KvType,
         first: usize,
         tokens: usize,
+        whole: &[Range<usize>],
         seed: u64,
     ) -> Result<(), TestCaseError> {
         let mut seed = seed;
@@ -335,11 +345,11 @@ pub(crate) mod tests {
         let group = shape.heads.group();
         for cpu in each_cpu() {
             let mut out = vec![f32::NAN; q.len() / shape.heads.head_dim * shape.heads.value_dim];
-            let (queries, seen) = (Queries { q: &q, first }, SeenRows { keys: &keys, values: &values });
+            let (queries, seen) = (Queries { q: &q, first, whole }, SeenRows { keys: &keys, values: &values });
             cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
             for (i, (out, q)) in out.chunks(shape.heads.value_dim).zip(q.chunks(shape.heads.head_dim)).enumerate() {
                 let (token, head) = (i / shape.heads.n_head, i % shape.heads.n_head);
-                let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token);
+                let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token, whole);
                 for (a, b) in out.iter().zip(wanted) {
                     prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
                 }
@@ -367,6 +377,7 @@ pub(crate) mod tests {
             sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
             slopes in prop::option::of(prop::collection::vec(0f32..0.5, 10)),
             by_distance: bool,
+            pictures in prop::collection::vec(0usize..40, 0..4),
             seed: u64,
         ) {
             let scale = 1.0 / (dim as f32).sqrt();
@@ -377,7 +388,11 @@ pub(crate) mod tests {
             let window = window.map_or(AttentionWindow::ALL, |length| AttentionWindow { length, chunked, ahead: 0 });
             let window = AttentionWindow { ahead, ..window };
             let shape = AttentionShape { heads, scale, softcap, window, sinks, key_bias };
-            check(&shape, ty, first, tokens, seed)?;
+            // Ranges between every other pair of these places of the queries.
+            let mut ends: Vec<usize> = pictures.iter().map(|at| first + at % (tokens + 1)).collect();
+            ends.sort_unstable();
+            let whole: Vec<Range<usize>> = ends.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
+            check(&shape, ty, first, tokens, &whole, seed)?;
         }
     }
 
@@ -385,15 +400,19 @@ pub(crate) mod tests {
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
         let heads = HeadSizes { n_head: 4, n_kv_head: 2, head_dim: 32, value_dim: 32 };
         let shape = AttentionShape { heads, scale: 0.2, ..PLAIN };
-        check(&shape, KvType::F16, 1500, 1, 7).unwrap();
+        check(&shape, KvType::F16, 1500, 1, &[], 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
-        check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
-        check(&shape, KvType::F16, 0, 256, 8).unwrap();
-        check(&AttentionShape { window: AttentionWindow::BOTH_DIRECTIONS, ..shape.clone() }, KvType::F32, 0, 600, 8)
+        check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, &[], 7).unwrap();
+        check(&shape, KvType::F16, 0, 256, &[], 8).unwrap();
+        for (window, seed) in [(AttentionWindow::BOTH_DIRECTIONS, 8), (AttentionWindow::symmetric(64), 9)] {
+            check(&AttentionShape { window, ..shape.clone() }, KvType::F32, 0, 600, &[], seed).unwrap();
+        }
+        // A picture larger than the window, and one of few tokens.
+        let window = AttentionShape { window: AttentionWindow::sliding(30), ..shape.clone() };
+        check(&window, KvType::F32, 250, 140, &[260..360, 370..372], 8).unwrap();
+        check(&window, KvType::F32, 250, 6, &[251..255], 8).unwrap();
+        check(&AttentionShape { window: AttentionWindow::sliding(100), ..shape }, KvType::Q8_0, 700, 130, &[], 9)
             .unwrap();
-        check(&AttentionShape { window: AttentionWindow::symmetric(64), ..shape.clone() }, KvType::F32, 0, 600, 9)
-            .unwrap();
-        check(&AttentionShape { window: AttentionWindow::sliding(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
     }
 
     #[test]
@@ -417,7 +436,8 @@ pub(crate) mod tests {
                     let options = crate::CpuOptions { threads: Some(threads), ..Default::default() };
                     let cpu = Cpu::new(&options).unwrap();
                     let mut out = vec![0.0; q.len()];
-                    let (queries, seen) = (Queries { q: &q, first: 550 }, SeenRows { keys: &keys, values: &values });
+                    let (queries, seen) =
+                        (Queries { q: &q, first: 550, whole: &[] }, SeenRows { keys: &keys, values: &values });
                     cpu.attention(&shape, queries, seen, &mut out, &mut AttentionScratch::default());
                     out
                 })

@@ -1,5 +1,7 @@
 //! The window of keys that a query reads.
 
+use std::ops::Range;
+
 /// Window of keys that a query reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionWindow {
@@ -33,9 +35,28 @@ impl AttentionWindow {
     pub fn first_key(self, position: usize) -> usize {
         if self.chunked { position - position % self.length } else { (position + 1).saturating_sub(self.length) }
     }
+}
 
-    /// Returns the end of the keys that a query at `position` reads, if there are `keys` keys.
-    pub fn end_key(self, position: usize, keys: usize) -> usize {
-        (position + 1).saturating_add(self.ahead).min(keys)
+/// The keys that queries read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenKeys<'a> {
+    pub window: AttentionWindow,
+    /// Ranges of positions. A query in one of them also reads the later keys of the range.
+    pub whole: &'a [Range<usize>],
+    /// End of the positions of all queries. A window that reaches ahead ends there.
+    pub end: usize,
+}
+
+impl SeenKeys<'_> {
+    /// The keys that the query at `position` reads.
+    pub fn of(&self, position: usize) -> Range<usize> {
+        self.of_all(position..position + 1)
+    }
+
+    /// The range of the keys that queries at `positions` read.
+    pub fn of_all(&self, positions: Range<usize>) -> Range<usize> {
+        let ranges = self.whole.iter().filter(|range| range.start < positions.end && positions.start < range.end);
+        let end = positions.end.saturating_add(self.window.ahead).min(self.end.max(positions.end));
+        self.window.first_key(positions.start)..ranges.fold(end, |end, range| end.max(range.end))
     }
 }

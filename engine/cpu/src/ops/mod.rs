@@ -31,7 +31,7 @@ pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use head_sizes::HeadSizes;
 pub use kv_rows::{KvRows, KvType};
 pub use mamba2::{Mamba2Scratch, Mamba2Shape, Mamba2Tokens};
-pub use rope::{RopeRows, RopeTable};
+pub use rope::{ROPE_AXES, RopePosition, RopeRows, RopeTable};
 pub use short_conv::ShortConv;
 pub use softmax::{softmax_in_place, top_k};
 

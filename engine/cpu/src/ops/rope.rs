@@ -7,11 +7,32 @@ use crate::{
     simd::vector::{Vector, VectorKernel, dispatch},
 };
 
+/// Number of axes of a position.
+pub const ROPE_AXES: usize = 3;
+
+/// The position of a token for its rotation: time, row and column. All three are equal for tokens
+/// of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RopePosition {
+    /// Time, row and column.
+    pub axes: [usize; ROPE_AXES],
+}
+
+impl RopePosition {
+    /// The position of a token of text.
+    pub const fn text(position: usize) -> Self {
+        RopePosition { axes: [position; ROPE_AXES] }
+    }
+}
+
 /// Constants of a rotary embedding: frequencies and layout of the pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
     /// Radians per position for each pair, `[dims / 2]`.
     pub frequencies: Vec<f64>,
+    /// The axis of positions by which each pair rotates, `[dims / 2]`. Empty if all pairs rotate by
+    /// the first axis.
+    pub axes: Vec<usize>,
     /// Factor of cosines and sines.
     pub magnitude: f32,
     /// True if pair `i` is elements `(2i, 2i + 1)`. Otherwise it is `(i, i + dims / 2)`.
@@ -26,12 +47,16 @@ impl RopeTable {
 
     /// Appends the cosine and sine of every pair at each of `positions`: `[positions, dims / 2,
     /// 2]`.
-    pub fn extend_rotations(&self, positions: impl IntoIterator<Item = usize>, rotations: &mut Vec<f32>) {
+    pub fn extend_rotations(&self, positions: impl IntoIterator<Item = RopePosition>, rotations: &mut Vec<f32>) {
         for position in positions {
-            let position = position as f64;
-            rotations
-                .extend(self.frequencies.iter().flat_map(|frequency| cos_sin(position * frequency, self.magnitude)));
+            rotations.extend(self.angles(position).flat_map(|angle| cos_sin(angle, self.magnitude)));
         }
+    }
+
+    /// The angle of every pair at `position`, in radians.
+    fn angles(&self, position: RopePosition) -> impl Iterator<Item = f64> {
+        let axes = self.axes.iter().copied().chain(std::iter::repeat(0));
+        self.frequencies.iter().zip(axes).map(move |(frequency, axis)| position.axes[axis] as f64 * frequency)
     }
 }
 
@@ -55,19 +80,20 @@ pub struct RopeRows {
 
 impl RopeRows {
     /// Fills in `positions` of `table`, and reuses the buffers.
-    pub fn fill(&mut self, table: &RopeTable, positions: impl IntoIterator<Item = usize>) {
+    pub fn fill(&mut self, table: &RopeTable, positions: impl IntoIterator<Item = RopePosition>) {
         self.clear(table);
         for position in positions {
-            self.push(table, position as f64, table.magnitude);
+            self.push(table.angles(position), table);
         }
     }
 
-    /// The rotation back by `distance` positions, without the magnitude. It moves a key that is
-    /// already rotated.
+    /// The rotation back by `distance` positions of every axis, without the magnitude. It moves a
+    /// key that is already rotated.
     pub fn shift(table: &RopeTable, distance: usize) -> Self {
         let mut rows = RopeRows::default();
         rows.clear(table);
-        rows.push(table, -(distance as f64), 1.0);
+        let back = table.frequencies.iter().map(|frequency| -(distance as f64) * frequency);
+        rows.push(back, &RopeTable { magnitude: 1.0, ..table.clone() });
         rows
     }
 
@@ -91,12 +117,13 @@ impl RopeRows {
         self.sin.clear();
     }
 
-    fn push(&mut self, table: &RopeTable, position: f64, magnitude: f32) {
+    /// Appends a position with the angles of its pairs.
+    fn push(&mut self, angles: impl Iterator<Item = f64>, table: &RopeTable) {
         let at = self.cos.len();
         self.cos.resize(at + self.dims, 0.0);
         self.sin.resize(at + self.dims, 0.0);
-        for (i, frequency) in table.frequencies.iter().enumerate() {
-            let [cos, sin] = cos_sin(position * frequency, magnitude);
+        for (i, angle) in angles.enumerate() {
+            let [cos, sin] = cos_sin(angle, table.magnitude);
             let (a, b) = if table.interleaved { (2 * i, 2 * i + 1) } else { (i, i + self.dims / 2) };
             self.cos[at + a] = cos;
             self.cos[at + b] = cos;
@@ -195,13 +222,18 @@ mod tests {
             tokens in 1usize..4,
             first in 0usize..5000,
             interleaved: bool,
+            sections: bool,
             values in prop::collection::vec(-3f32..3.0, 4 * 4 * 96),
         ) {
             let head_dim = pairs * 2 + unrotated;
             let frequencies: Vec<f64> = (0..pairs).map(|i| 10_000f64.powf(-(i as f64) / pairs as f64)).collect();
-            let table = RopeTable { frequencies, magnitude: 1.5, interleaved };
+            let axes = if sections { (0..pairs).map(|i| (i * 7 + 1) % 3).collect() } else { Vec::new() };
+            let table = RopeTable { frequencies, axes, magnitude: 1.5, interleaved };
+            let position = |t: usize| RopePosition { axes: [first + t, first + 3 * t, first / (t + 1)] };
             let mut rows = RopeRows::default();
-            rows.fill(&table, first..first + tokens);
+            rows.fill(&table, (0..tokens).map(position));
+            let mut pairs_of_device = Vec::new();
+            table.extend_rotations((0..tokens).map(position), &mut pairs_of_device);
             let x = &values[..tokens * heads * head_dim];
             for cpu in each_cpu() {
                 let mut out = x.to_vec();
@@ -209,7 +241,10 @@ mod tests {
                 for (h, (out, x)) in out.chunks(head_dim).zip(x.chunks(head_dim)).enumerate() {
                     let mut wanted: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
                     for i in 0..pairs {
-                        let angle = (first + h / heads) as f64 * table.frequencies[i];
+                        let axis = if sections { (i * 7 + 1) % 3 } else { 0 };
+                        let angle = position(h / heads).axes[axis] as f64 * table.frequencies[i];
+                        let on_device = pairs_of_device[h / heads * 2 * pairs + 2 * i];
+                        prop_assert!((f64::from(on_device) - 1.5 * angle.cos()).abs() < 1e-6);
                         let (a, b) = if interleaved { (2 * i, 2 * i + 1) } else { (i, i + pairs) };
                         wanted[a] = 1.5 * (f64::from(x[a]) * angle.cos() - f64::from(x[b]) * angle.sin());
                         wanted[b] = 1.5 * (f64::from(x[b]) * angle.cos() + f64::from(x[a]) * angle.sin());
@@ -223,16 +258,17 @@ mod tests {
 
         #[test]
         fn rope_shift_equals_the_difference_of_two_rotations(from in 0usize..4000, distance in 0usize..4000, interleaved: bool) {
-            let table = RopeTable { frequencies: vec![1.0, 0.1, 0.01], magnitude: 1.2, interleaved };
+            let table = RopeTable { frequencies: vec![1.0, 0.1, 0.01], axes: vec![0, 2, 1], magnitude: 1.2, interleaved };
+            let at = |first: usize| RopePosition { axes: [first, first + 5, first + 9] };
             let (from, to) = (from + distance, from);
             let x = [1.0, -2.0, 0.5, 3.0, -0.25, 4.0];
             let mut rows = RopeRows::default();
             for cpu in each_cpu() {
                 let (mut moved, mut direct) = (x, x);
-                rows.fill(&table, [from]);
+                rows.fill(&table, [at(from)]);
                 cpu.rope(&mut moved, 6, 6, &rows);
                 RopeRows::shift(&table, distance).rotate(cpu.isa(), 0, &mut moved);
-                rows.fill(&table, [to]);
+                rows.fill(&table, [at(to)]);
                 cpu.rope(&mut direct, 6, 6, &rows);
                 for (a, b) in moved.iter().zip(direct) {
                     prop_assert!((a - b).abs() < 1e-5);

@@ -43,6 +43,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         loader.apply_window(&mut config, None, 6)?;
         let (head_dim, dims) = (sizes.head_dim, config.ropes[0].dims);
         loader.local_rope(&mut config, RopeDefaults { head_dim, dims, base: 10_000.0 })?;
+        config.attentions_mut().for_each(|attention| attention.whole_pictures = true);
     }
     config.set_steps(Step::norms_around());
     Ok(config)

@@ -24,6 +24,9 @@ pub(super) const FAMILY: Family = Family {
 const INTERVAL: usize = 6;
 /// Largest accepted width of a layer's own input.
 const MOST_INPUT: usize = 1 << 16;
+/// Key of files that this program writes: true if the tokens of a picture read all of it in layers
+/// with a window.
+const WHOLE_PICTURES: &str = "attention.whole_pictures";
 /// Base of the frequencies in layers with a window.
 const LOCAL_BASE: f32 = 10_000.0;
 
@@ -32,6 +35,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     share_keys_and_values(loader, &mut config)?;
     let width = loader.size("embedding_length_per_layer_input", 0..=MOST_INPUT)?.unwrap_or(0);
     config.per_layer_input = (width > 0).then_some(width);
+    // Files without this key are large models, or small models whose layers have inputs.
+    let whole = loader.flag(WHOLE_PICTURES)?.unwrap_or(width == 0);
+    config.attentions_mut().for_each(|attention| attention.whole_pictures = whole && attention.window.is_some());
     config.experts = loader.experts(Router::softmax(true), |_| 0)?;
     config.set_steps(steps(&config));
     Ok(config)
@@ -212,6 +218,7 @@ pub(super) fn import_as(arch: &'static str, hf: &HfConfig, draft: &mut Draft) ->
     let rope_dims = hf.rotated(LayerRope::Full, head_dim)?;
     draft.rope(hf, &HfSizes { head_dim, rope_dims, ..common }, 1e6)?;
     draft.local_rope(hf, &common, LOCAL_BASE)?;
+    draft.set(WHOLE_PICTURES, Value::Bool(hf.reads_whole_pictures()));
     for key in ["attention.key_length", "attention.value_length"] {
         draft.set_size(key, head_dim)?;
         draft.set_size(&format!("{key}_swa"), local_dim)?;

@@ -9,8 +9,8 @@ pub(super) use super::{
 };
 pub(super) use crate::{
     Activation, AttentionWeights, ExpertWeights, Ffn, FfnWeights, GateFunction, HeadGates, LayerWeights, Linear,
-    ModelConfig, Norm, NormKind, NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, RopeScaling, Router,
-    RouterScore, Step,
+    ModelConfig, Norm, NormKind, NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, RopeScaling,
+    RopeSections, Router, RouterScore, Step,
     import::{Draft, ExpertOutputs, Gather, HfConfig, HfSizes, LayerRope, Naming, SlidingLayers, Transform},
     load::{Loader, RopeDefaults, Sizes},
     recurrent::load_short_conv,

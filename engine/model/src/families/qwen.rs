@@ -1,9 +1,9 @@
 //! Qwen 2, 2.5 and 3, dense and MoE: Llama's layer with rotated halves. Qwen 2 has biases on q, k
 //! and v, Qwen 3 norms on query and key heads. Qwen2-MoE adds a shared expert.
 //!
-//! Of the vision models (Qwen 2 VL, 2.5 VL and 3 VL), only the language model is read. Its
-//! rotations have sections for time, height and width. In text, all three positions are the same
-//! number, so that the rotations are ordinary ones.
+//! The rotations of the vision models (Qwen 2 VL, 2.5 VL and 3 VL) have sections for time, row and
+//! column. In text, all three positions are the same number, so that the rotations are ordinary
+//! ones.
 
 use super::prelude::*;
 
@@ -36,6 +36,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
     loader.apply_window(&mut config, None, 0)?;
+    loader.rope_sections(&mut config, loader.arch.starts_with("qwen3vl"))?;
     Ok(config)
 }
 
@@ -55,6 +56,13 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         _ => 10_000.0,
     };
     let sizes = draft.usual(hf, arch, base, Activation::Silu)?;
+    match arch {
+        "qwen2vl" => draft.rope_sections(hf, &sizes, RopeSections { pairs: [16, 24, 24], interleaved: false })?,
+        "qwen3vl" | "qwen3vlmoe" => {
+            draft.rope_sections(hf, &sizes, RopeSections { pairs: [24, 20, 20], interleaved: true })?;
+        }
+        _ => {}
+    }
     // Without `layer_types`, the first `max_window_layers` layers read all keys, and the later ones
     // have a window. In Qwen2-MoE, only every other one of the first layers has a window.
     let full = hf.or_default(&["max_window_layers"], 28)?;

@@ -28,6 +28,7 @@ const LARGEST: usize = 1 << 16;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    loader.rope_sections(&mut config, true)?;
     config.experts = loader.experts(Router::softmax(true), |_| 0)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
@@ -146,6 +147,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.silu_only("hidden_act", "delta nets with another activation")?;
     let sizes = draft.common_of_width(hf, arch, hf.or_default(&["intermediate_size"], 0)?)?;
     draft.rope(hf, &sizes, 10_000.0)?;
+    if !next {
+        draft.rope_sections(hf, &sizes, RopeSections { pairs: [11, 11, 10], interleaved: true })?;
+    }
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let interval = hf.or_default(&["full_attention_interval"], INTERVAL)?.max(1);
     let mut recurrent = match hf.layers_of_type("linear_attention", &["full_attention"], sizes.n_layer)? {

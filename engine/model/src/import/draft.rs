@@ -247,6 +247,10 @@ impl Draft {
                 }
             }
         }
+        let picture = ["image_token_id", "image_token_index"].iter().find_map(|name| hf.value(name));
+        if let Some(&id) = HfConfig::token_ids(picture).first() {
+            self.keys.set("thermocline.tokenizer.picture_token_id", Value::U32(id));
+        }
         Ok(())
     }
 }

@@ -184,6 +184,11 @@ impl HfConfig {
         }
     }
 
+    /// True if attention is in both directions within pictures.
+    pub fn reads_whole_pictures(&self) -> bool {
+        self.value("use_bidirectional_attention").and_then(Value::as_str) == Some("vision")
+    }
+
     /// Reads token ids: one id, or a list.
     pub(super) fn token_ids(value: Option<&Value>) -> Vec<u32> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());

@@ -6,9 +6,10 @@ use std::f64::consts::TAU;
 use serde_json::{Map, Value as Json};
 
 use super::{Draft, HfConfig, HfSizes, hf_config::finite};
-use crate::rope::yarn_magnitude;
+use crate::{RopeSections, rope::yarn_magnitude};
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::format::Value;
+use thermocline_cpu::ops::ROPE_AXES;
+use thermocline_formats::format::{Array, Value};
 
 /// Divisor that stops the rotation of a pair.
 const NO_ROTATION: f32 = 1e30;
@@ -253,6 +254,30 @@ impl Draft {
             Some(base) => base,
         };
         self.rotations(hf, rope, *sizes, base, LayerRope::Sliding)
+    }
+
+    /// Sets the number of rotated pairs of each axis (M-RoPE). `sections` are those of files that
+    /// name none.
+    pub fn rope_sections(&mut self, hf: &HfConfig, sizes: &HfSizes, mut sections: RopeSections) -> Result<()> {
+        let (rope, name, pairs) = (hf.rope(LayerRope::Full), "mrope_section", sizes.rope_dims / 2);
+        let given = rope.value(name);
+        if let Some(given) = given {
+            let of_axis = |axis: &Json| axis.as_u64().and_then(|pairs| usize::try_from(pairs).ok());
+            let all: Option<Vec<usize>> = given.as_array().and_then(|all| all.iter().map(of_axis).collect());
+            let Some(all) = all.and_then(|all| <[usize; ROPE_AXES]>::try_from(all).ok()) else {
+                return Err(hf.error(&format!("rope.{name}"), format!("{ROPE_AXES} numbers"), given));
+            };
+            sections.pairs = all;
+        }
+        let sum = sections.pairs.iter().fold(0, |sum: usize, axis| sum.saturating_add(*axis));
+        if !sections.interleaved && sum != pairs {
+            let Some(given) = given else { return Ok(()) };
+            return Err(hf.error(&format!("rope.{name}"), format!("numbers with the sum {pairs}"), given));
+        }
+        let mut counted = [0_u32; ROPE_AXES];
+        (0..pairs).for_each(|pair| counted[sections.axis(pair)] += 1);
+        self.set("rope.dimension_sections", Value::Array(Array::U32([&counted[..], &[0]].concat())));
+        Ok(())
     }
 
     /// Sets the key for queries that grow with their position, in families with such queries.

@@ -130,6 +130,7 @@ impl Loader<'_> {
                 heads: HeadSizes { n_head, n_kv_head, head_dim, value_dim },
                 positions: HeadPositions { rope: Some(0), ..HeadPositions::default() },
                 window: None,
+                whole_pictures: false,
                 scores: ScoreScaling { scale, softcap: None, query_scale },
                 values: ValueScaling { scale: 1.0, normed: false },
                 gate: None,

@@ -1,9 +1,10 @@
 //! Rotary positions of a file. All layers share one table. In some families, layers with a window
 //! have another, whose keys end in `_swa`.
 
-use super::{Loader, MAX_SIZE, Sizes};
-use crate::{ModelConfig, Rope, RopeOrder, RopeScaling, rope::yarn_magnitude};
+use super::{Loader, MAX_SIZE, Sizes, metadata::integers};
+use crate::{ModelConfig, Rope, RopeOrder, RopeScaling, RopeSections, rope::yarn_magnitude};
 use thermocline_base::error::{Error, Result};
+use thermocline_cpu::ops::ROPE_AXES;
 
 /// Names that files use for the kinds of stretched rotations.
 const SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
@@ -58,6 +59,27 @@ impl Loader<'_> {
         Ok(())
     }
 
+    /// Gives the rotations of all layers the axes that the file names, if it names any.
+    pub fn rope_sections(&self, config: &mut ModelConfig, interleaved: bool) -> Result<()> {
+        let key = "rope.dimension_sections";
+        let Some(thermocline_formats::format::Value::Array(array)) = self.metadata().get(&self.key(key)) else {
+            return Ok(());
+        };
+        for rope in &mut config.ropes {
+            // A fourth section is for a fourth axis, which no model uses.
+            let expected = || format!("{} pairs for {ROPE_AXES} axes", rope.dims / 2);
+            let all = integers(array).ok_or_else(|| self.key_error(key, expected(), "another array"))?;
+            let sum = all.iter().fold(0, |sum: u64, pairs| sum.saturating_add(*pairs));
+            match all.first_chunk::<ROPE_AXES>() {
+                Some(pairs) if sum == pairs.iter().sum::<u64>() && sum == rope.dims as u64 / 2 => {
+                    rope.sections = Some(RopeSections { pairs: pairs.map(|pairs| pairs as usize), interleaved });
+                }
+                _ => return Err(self.key_error(key, expected(), format!("{all:?}"))),
+            }
+        }
+        Ok(())
+    }
+
     fn rotations(&self, keys: RopeKeys) -> Result<Rope> {
         let RopeKeys { suffix, defaults, order, counted, .. } = keys;
         let base = self.positive(&format!("rope.freq_base{suffix}"))?.unwrap_or(defaults.base);
@@ -76,7 +98,7 @@ impl Loader<'_> {
             Some(divisors) => divisors,
             None => self.scaling(keys, kind)?,
         };
-        Ok(Rope { dims, base, order, scaling })
+        Ok(Rope { dims, base, order, scaling, sections: None })
     }
 
     /// Returns the context length of the training, in tokens.

@@ -14,6 +14,8 @@ pub struct AttentionConfig {
     pub positions: HeadPositions,
     /// Window of keys that a query reads. `None`: itself and all keys before it.
     pub window: Option<AttentionWindow>,
+    /// True if a token of a picture also reads the later tokens of its picture (Gemma 3).
+    pub whole_pictures: bool,
     /// Scales of query-key products.
     pub scores: ScoreScaling,
     /// Scales of values.

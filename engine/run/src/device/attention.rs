@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
 use super::{
@@ -92,6 +93,18 @@ pub(crate) struct CacheRows<'a> {
     /// Position of the first row, and the number of positions in the layer's ring.
     pub position: usize,
     pub capacity: usize,
+    /// The places of the pictures with tokens among the rows, if their tokens see all of them.
+    pub pictures: SmallVec<[Range<usize>; 2]>,
+}
+
+impl<'a> CacheRows<'a> {
+    /// Some of the rows, without their pictures.
+    pub(super) fn stretch(&self, rows: Range<usize>) -> CacheRows<'a> {
+        let CacheRows { pages, capacity, .. } = *self;
+        let (position, first) = (self.position + rows.start, self.rows.start);
+        let rows = first + rows.start..first + rows.end;
+        CacheRows { rows, pages, position, capacity, pictures: SmallVec::new() }
+    }
 }
 
 /// The matrices before attention's kernels.

@@ -192,7 +192,7 @@ impl DeviceModel {
     pub fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         self.log.clear();
         self.layers.segment.time(pass.times);
-        self.layers.begin(pass.model, pass.tokens, sequences)
+        self.layers.begin(pass, sequences)
     }
 
     /// Computes the predictor of `layer` if the pass uses it. The layer must be on the device.

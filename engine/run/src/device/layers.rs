@@ -13,7 +13,7 @@ use super::{
     segment::{RingBytes, Segment},
     step::{GpuStep, LayerBuffers, StepContext},
 };
-use crate::runtime::Sequences;
+use crate::runtime::{Pass, Sequences};
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, Gpu, pitch};
 use thermocline_model::{BoundStep, Model, ModelConfig, Position, Register, Weights};
@@ -154,11 +154,14 @@ impl GpuLayers {
         }
     }
 
-    /// Begins the chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
-    pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
+    /// Begins the chunk: `Residual = embedding(tokens) * scale (+ learned positions)`, or the pass's
+    /// inputs.
+    pub fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
+        let Pass { model, tokens, .. } = *pass;
         let (config, weights) = (&model.config, &model.weights);
         self.start_chunk(sequences);
-        if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
+        let embedding = self.head.as_ref().and_then(|head| head.embedding.clone());
+        if let Some(embedding) = embedding.filter(|_| pass.inputs.is_empty()) {
             self.upload_inputs(Some((tokens, &embedding.ids)), &[])?;
             embedding.record(self.segment.recorder(), tokens.len());
             return Ok(());
@@ -167,8 +170,13 @@ impl GpuLayers {
         self.rows.clear();
         self.rows.resize(tokens.len() * pitch, 0.0);
         self.read_back.resize(d_model, 0.0);
-        for ((row, id), at) in self.rows.chunks_exact_mut(pitch).zip(tokens).zip(sequences.positions()) {
+        let rows = self.rows.chunks_exact_mut(pitch).zip(tokens).zip(sequences.places());
+        for (n, ((row, id), at)) in rows.enumerate() {
             let row = &mut row[..d_model];
+            if let Some(input) = pass.input(n) {
+                row.copy_from_slice(input);
+                continue;
+            }
             weights.token_embedding.dequantise_row(*id as usize, row);
             if config.embedding_scale != 1.0 {
                 row.iter_mut().for_each(|x| *x *= config.embedding_scale);
@@ -194,6 +202,27 @@ impl GpuLayers {
     pub fn replace_residual(&mut self, residual: &[f32]) -> Result<()> {
         pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
         self.segment.upload(&[(bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual), 0)])
+    }
+
+    /// `Residual += values` for the rows of the pass that have values to add after `layer`.
+    pub fn add_inputs(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        let (d_model, pitch) = (self.registers.d_model, self.registers.pitch);
+        self.add_due();
+        // An upload is the first of its submission.
+        self.segment.submit()?;
+        self.rows.clear();
+        self.rows.resize(self.tokens * pitch, 0.0);
+        // The addition scales what it adds.
+        let scale = 1.0 / pass.model.config.residual_scale;
+        for (rows, values) in pass.added_after(layer) {
+            let to = self.rows[rows.start * pitch..rows.end * pitch].chunks_exact_mut(pitch);
+            for (to, from) in to.zip(values.chunks_exact(d_model)) {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            }
+        }
+        self.segment.upload(&[(bytemuck::cast_slice(&self.rows), self.registers.get(Register::Out), 0)])?;
+        self.registers.add.record(self.segment.recorder(), self.tokens);
+        Ok(())
     }
 
     /// Bytes between the starts of consecutive streams.

@@ -28,6 +28,9 @@ struct ScoreRows {
     window: AttentionWindow,
     /// Multiply-adds of all heads of one row with one key and its value.
     per_key: u64,
+    /// End of the positions that every row sees, even if they are later than its own: the end of a
+    /// picture. 0 if rows see no later positions.
+    seen_end: usize,
 }
 
 impl ScoreRows {
@@ -35,7 +38,7 @@ impl ScoreRows {
     /// sees.
     fn keys(&self, first: usize, end: usize) -> u64 {
         let start = self.window.first_key(self.position + first);
-        (self.position + end - start) as u64
+        ((self.position + end).max(self.seen_end) - start) as u64
     }
 
     /// Work of the group of queries that begins at row `first`. The kernel computes whole groups.
@@ -61,9 +64,10 @@ impl ScoreRows {
             }
             (work, end) = (more, self.rows.min(end + QUERIES));
         }
-        // A group only slightly above the limit is still faster as a group.
+        // A group only slightly above the limit is still faster as a group. Tokens that see
+        // later ones are computed in groups only.
         let group = self.group_work(start);
-        if end == start && group <= most.saturating_add(most / 2) {
+        if end == start && (group <= most.saturating_add(most / 2) || self.seen_end > 0) {
             (work, end) = (group, self.rows.min(start + QUERIES));
         }
         if end > start {
@@ -91,6 +95,22 @@ impl AttentionOps {
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
     pub(super) fn record_scores(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>) -> Result<()> {
+        let mut start = 0;
+        for picture in &of.pictures {
+            let place = |place: usize| place.saturating_sub(of.position).min(of.rows.len());
+            let rows = place(picture.start)..place(picture.end);
+            self.record_stretch(segment, gpu, &of.stretch(start..rows.start), 0)?;
+            start = rows.end;
+            self.record_stretch(segment, gpu, &of.stretch(rows), picture.end)?;
+        }
+        self.record_stretch(segment, gpu, &of.stretch(start..of.rows.len()), 0)
+    }
+
+    /// Records the heads' outputs of consecutive rows. `seen_end` is as in [`ScoreRows`].
+    fn record_stretch(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>, seen_end: usize) -> Result<()> {
+        if of.rows.is_empty() {
+            return Ok(());
+        }
         let shape = &self.layout.shape;
         let HeadSizes { n_head, n_kv_head, head_dim, value_dim } = shape.heads;
         let widths = (head_dim + value_dim) as u64;
@@ -99,10 +119,11 @@ impl AttentionOps {
             position: of.position,
             window: shape.seen(),
             per_key: n_head as u64 * widths,
+            seen_end,
         };
         // `attention_decode` divides each token's keys among workgroups of its own.
         // `attention_prompt` computes more tokens, in groups of queries.
-        if scores.rows <= FEW_TOKENS {
+        if scores.rows <= FEW_TOKENS && seen_end == 0 {
             // Keys and values are read once per token, for all query heads that share them.
             let seen = scores.keys(scores.rows.saturating_sub(1), scores.rows);
             let read = seen * n_kv_head as u64 * widths;
@@ -119,7 +140,7 @@ impl AttentionOps {
             start = rows.end;
             match alone {
                 true => self.record_alone(segment, gpu, of, rows),
-                false => self.record_groups(segment, of, rows),
+                false => self.record_groups(segment, of, rows, seen_end),
             }
         }
         Ok(())
@@ -147,12 +168,14 @@ impl AttentionOps {
             scale: shape.scores.scale,
             softcap: shape.scores.softcap.unwrap_or(0.0),
             row,
+            seen_end: 0,
         }
     }
 
     /// Records `rows` of a cache in groups of queries.
-    fn record_groups(&self, segment: &mut Segment, of: &CacheRows<'_>, rows: Range<usize>) {
-        let (shape, params) = (&self.layout.shape, self.score_params(of, &rows));
+    fn record_groups(&self, segment: &mut Segment, of: &CacheRows<'_>, rows: Range<usize>, seen_end: usize) {
+        let shape = &self.layout.shape;
+        let params = params::Attention { seen_end: seen_end as u32, ..self.score_params(of, &rows) };
         let groups = params.tokens.div_ceil(limits::ATTENTION_QUERIES);
         // The elements of a head's output after the latent are not read.
         let wanted = shape.latent.as_ref().map_or(shape.heads.value_dim, |latent| latent.rank);
@@ -220,7 +243,7 @@ mod tests {
             context.into_iter().flat_map(|at| [(at, AttentionWindow::ALL), (at, AttentionWindow::sliding(4096))])
         {
             for rows in [9, 31, 32, 33, 100, 256] {
-                let of = ScoreRows { rows, position, window, per_key: PER_KEY };
+                let of = ScoreRows { rows, position, window, per_key: PER_KEY, seen_end: 0 };
                 for most in [1 << 24, 1 << 28, 1 << 31, 1 << 34, 1 << 38] {
                     let pieces = pieces(of, most);
                     let mut end = 0;
@@ -240,7 +263,7 @@ mod tests {
 
     #[test]
     fn scores_are_one_piece_where_that_is_little_work() {
-        let of = ScoreRows { rows: 256, position: 8000, window: AttentionWindow::ALL, per_key: PER_KEY };
+        let of = ScoreRows { rows: 256, position: 8000, window: AttentionWindow::ALL, per_key: PER_KEY, seen_end: 0 };
         let whole = |of: ScoreRows| (0..of.rows).step_by(QUERIES).map(|first| of.group_work(first)).sum::<u64>();
         assert_eq!(pieces(of, whole(of)), [ScorePiece { rows: 0..256, work: whole(of), alone: false }]);
         assert_eq!(pieces(of, whole(of) - 1).len(), 2);
@@ -256,5 +279,10 @@ mod tests {
         let near = ScoreRows { window: AttentionWindow::sliding(100), ..of };
         assert_eq!((near.keys(0, 1), near.keys(0, 32), of.keys(0, 32)), (100, 131, 8032));
         assert_eq!(near.group_work(0), 32 * 131 * PER_KEY);
+        // The tokens of a picture see its end, and are never computed row by row.
+        let picture = ScoreRows { seen_end: 8400, ..near };
+        assert_eq!((picture.keys(0, 1), picture.keys(255, 256)), (499, 244));
+        assert_eq!(picture.piece(0, 1).rows, 0..32);
+        assert!(!picture.piece(0, 1).alone);
     }
 }

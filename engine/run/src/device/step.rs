@@ -156,7 +156,10 @@ impl GpuStep {
                     let kv = &*kv;
                     let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
                     let cache = cache.of::<GpuKv>()?;
-                    caches.push(CacheRows { rows, pages: &cache.pages, position: kv.len(), capacity: cache.room() });
+                    let (position, capacity) = (kv.len(), cache.room());
+                    let pictures = kv.pictures().among(position..position + rows.len());
+                    let pictures = pictures.filter(|_| ops.layout.shape.whole_pictures).collect();
+                    caches.push(CacheRows { rows, pages: &cache.pages, position, capacity, pictures });
                 }
                 ops.record(segment, gpu, &parts.attention, &caches, tokens)?;
             }

@@ -223,7 +223,7 @@ impl CpuShare {
             model,
             tokens,
             states,
-            inputs: None,
+            inputs: &[],
             second_at: None,
             separate,
             sparsity,

@@ -318,6 +318,13 @@ impl Processor for HybridProcessor {
         }
     }
 
+    fn add_inputs(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        match self.side() {
+            StreamSide::Device(device) => device.layers.add_inputs(pass, layer),
+            StreamSide::Cpu(cold) => cold.cpu.add_inputs(pass, layer),
+        }
+    }
+
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
         match self.side() {
             StreamSide::Device(device) => {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    CpuProcessor, HeldExperts, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency,
-    RoutePreference, Sequences, Shortlist, Sparsity, ThresholdCorrection,
+    CallInputs, CpuProcessor, HeldExperts, InputRows, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor,
+    Residency, RoutePreference, Sequences, Shortlist, Sparsity, ThresholdCorrection,
     scratch::{grow, held_bytes},
 };
 use thermocline_base::error::{Error, Result};
@@ -22,23 +22,6 @@ pub enum Outputs {
     Last,
     /// Every token.
     All,
-}
-
-/// The tokens of a call, and the hidden states that a draft head reads beside them,
-/// `[tokens, d_model]`.
-#[derive(Clone, Copy)]
-struct CallInputs<'t> {
-    tokens: &'t [u32],
-    states: Option<&'t [f32]>,
-    /// As [`Pass::second_at`].
-    second_at: Option<usize>,
-}
-
-impl<'t> CallInputs<'t> {
-    /// Tokens alone.
-    fn of(tokens: &'t [u32]) -> Self {
-        CallInputs { tokens, states: None, second_at: None }
-    }
 }
 
 /// Values that the driver reads from each chunk after its layers.
@@ -208,19 +191,26 @@ impl Forward {
         self.processor.scratch_bytes() + held_bytes([&self.logits, &self.states])
     }
 
-    /// Appends `tokens` to the cache and returns the logits selected by `outputs`, `[n, n_vocab]`.
-    /// The next call overwrites them. With recurrent states, an incomplete chunk takes the cache
+    /// Appends the tokens of `inputs` to the cache and returns the logits selected by `outputs`,
+    /// `[n, n_vocab]`. The next call overwrites them. With recurrent states, an incomplete chunk takes the cache
     /// back to its latest snapshot ([`KvCache::truncate`]).
     ///
     /// # Errors
     /// [`Error::ContextFull`] if the cache (or a learned position table) is too short.
-    /// [`Error::Invalid`] for no tokens, an id outside the vocabulary or a cache that the processor
-    /// does not hold. [`Error::Memory`] if there is no scratch memory. After any of these the cache
+    /// [`Error::Invalid`] for no tokens, an id outside the vocabulary, a cache that the processor
+    /// does not hold, or pictures that do not fit. [`Error::Unsupported`] for a picture that has to
+    /// be computed at once and is larger than the processor's chunk. [`Error::Memory`] if there is no scratch memory. After any of these the cache
     /// is unchanged or holds only whole chunks. [`Error::Cancelled`] if `probe` cancels, and
     /// [`Error::Gpu`] if a device is lost; completed chunks are then in the cache.
     /// [`Error::FileLost`] if a mapped file of the model is lost; the cache is then unusable.
-    pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
-        self.logits_of(CallInputs::of(tokens), kv, outputs, probe)
+    pub fn run<'t>(
+        &mut self,
+        inputs: impl Into<CallInputs<'t>>,
+        kv: &mut KvCache,
+        outputs: Outputs,
+        probe: &mut dyn Probe,
+    ) -> Result<&[f32]> {
+        self.logits_of(inputs.into(), kv, outputs, probe)
     }
 
     /// Appends `tokens` to the cache of a draft head, whose model this is. `states` are the hidden
@@ -241,7 +231,7 @@ impl Forward {
             let expected = format!("{} hidden states of {d_model} numbers", tokens.len());
             return Err(Error::invalid("draft head", expected, format!("{} numbers", states.len())));
         }
-        self.logits_of(CallInputs { states: Some(states), ..CallInputs::of(tokens) }, kv, outputs, probe)
+        self.logits_of(CallInputs { states: Some(states), ..tokens.into() }, kv, outputs, probe)
     }
 
     /// Computes one token of an assistant, whose model this is, after the tokens in `target`, the
@@ -272,7 +262,8 @@ impl Forward {
         let wanted = if outputs == Outputs::None { 0 } else { config.n_vocab };
         grow(logits, Some(wanted), "logits")?;
         let mut sequences = Sequences::reading(target, own.rotary());
-        let mut pass = Pass { inputs: Some(input), correction, ..Pass::new(model, &[0], probe) };
+        let inputs = [InputRows { rows: 0..1, values: input, added: Vec::new() }];
+        let mut pass = Pass { inputs: &inputs, correction, ..Pass::new(model, &[0], probe) };
         let done = layers(&mut **processor, &mut pass, &mut sequences)
             .and_then(|()| report_states(&mut **processor, &mut pass, states))
             .and_then(|()| match wanted {
@@ -291,7 +282,7 @@ impl Forward {
         probe: &mut dyn Probe,
     ) -> Result<&[f32]> {
         self.check_head()?;
-        self.check(inputs.tokens, kv)?;
+        self.check(inputs, kv)?;
         let n_vocab = self.model.config.n_vocab;
         let wanted = match outputs {
             Outputs::None => 0,
@@ -304,29 +295,28 @@ impl Forward {
         Ok(&self.logits[..wanted * n_vocab])
     }
 
-    /// Appends `tokens` to the cache and returns their hidden states after the final norm,
-    /// `[tokens, d_model]`. The next call overwrites them. In a pair of texts, `second_at` is the
-    /// index of the second text's first token.
+    /// Appends the tokens of `inputs` to the cache and returns their hidden states after the final
+    /// norm, `[tokens, d_model]`. The next call overwrites them.
     ///
     /// An encoder computes all tokens in one pass, so its cache must be empty.
     ///
     /// # Errors
     /// As [`Forward::run`]; [`Error::Invalid`] for an encoder with tokens in the cache.
-    pub fn hidden(
+    pub fn hidden<'t>(
         &mut self,
-        tokens: &[u32],
-        second_at: Option<usize>,
+        inputs: impl Into<CallInputs<'t>>,
         kv: &mut KvCache,
         probe: &mut dyn Probe,
     ) -> Result<&[f32]> {
-        self.check(tokens, kv)?;
+        let inputs = inputs.into();
+        self.check(inputs, kv)?;
         if self.model.config.is_encoder() && !kv.is_empty() {
             return Err(Error::invalid("KV cache", "an empty cache, because tokens read later tokens", kv.len()));
         }
-        let d_model = self.model.config.d_model;
-        grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
-        self.compute(CallInputs { second_at, ..CallInputs::of(tokens) }, kv, WantedValues::Hidden, probe)?;
-        Ok(&self.logits[..tokens.len() * d_model])
+        let (d_model, tokens) = (self.model.config.d_model, inputs.tokens.len());
+        grow(&mut self.logits, tokens.checked_mul(d_model), "hidden states")?;
+        self.compute(inputs, kv, WantedValues::Hidden, probe)?;
+        Ok(&self.logits[..tokens * d_model])
     }
 
     /// Appends tokens to the caches of one or several sequences in one pass. Returns the logits of
@@ -342,7 +332,8 @@ impl Forward {
     /// recurrent states are those of their latest snapshot ([`KvCache::truncate`]).
     pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
         self.check_head()?;
-        batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
+        batch.iter().try_for_each(|(kv, tokens)| self.check((*tokens).into(), kv))?;
+        batch.iter_mut().for_each(|(kv, _)| kv.extend_pictures(&[]));
         let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
         let most = batch.iter().map(|(kv, _)| kv.longest_pass()).fold(self.chunk(), usize::min);
         if !(1..=most).contains(&tokens.len()) {
@@ -371,20 +362,27 @@ impl Forward {
         Ok(logits)
     }
 
-    /// Appends `tokens` to the cache and returns the `k` largest logits of the last token (all, if
-    /// the vocabulary is smaller). Only these logits are read back from a device. The next call
-    /// overwrites them.
+    /// Appends the tokens of `inputs` to the cache and returns the `k` largest logits of the last
+    /// token (all, if the vocabulary is smaller). Only these logits are read back from a device.
+    /// The next call overwrites them.
     ///
     /// # Errors
     /// As [`Forward::run`]; [`Error::Invalid`] unless `k` is from 1 to [`MAX_SHORTLIST`].
-    pub fn top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<Shortlist<'_>> {
+    pub fn top<'t>(
+        &mut self,
+        inputs: impl Into<CallInputs<'t>>,
+        kv: &mut KvCache,
+        k: usize,
+        probe: &mut dyn Probe,
+    ) -> Result<Shortlist<'_>> {
+        let inputs = inputs.into();
         if !(1..=MAX_SHORTLIST).contains(&k) {
             return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
         }
         self.check_head()?;
-        self.check(tokens, kv)?;
+        self.check(inputs, kv)?;
         let k = k.min(self.model.config.n_vocab);
-        self.compute(CallInputs::of(tokens), kv, WantedValues::Top(k), probe)?;
+        self.compute(inputs, kv, WantedValues::Top(k), probe)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
@@ -416,17 +414,29 @@ impl Forward {
         let Forward { model, processor, sparsity, correction, routes, logits, top, states, .. } = self;
         let d_model = model.config.d_model;
         let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
+        kv.extend_pictures(&inputs.spans(kv.len()));
         let (mut rest, mut written) = (inputs.tokens, 0);
-        while let Some((part, last)) = match whole {
-            true => whole_part(&mut rest),
-            false => next_part(&mut rest, chunk, &**processor),
-        } {
-            let mut sequences = Sequences::one(kv, part.len());
-            let begun = inputs.tokens.len() - rest.len() - part.len();
+        while !rest.is_empty() {
+            let tokens = if whole {
+                rest.len()
+            } else {
+                let most = processor.max_chunk().min(kv.longest_pass());
+                kv.pictures().whole_part(kv.len(), part_len(rest.len(), chunk, &**processor), most)?
+            };
+            let (part, left) = rest.split_at(tokens);
+            let (begun, last) = (inputs.tokens.len() - rest.len(), left.is_empty());
+            rest = left;
             let of_part = inputs.states.map(|states| &states[begun * d_model..][..part.len() * d_model]);
-            let second_at = inputs.second_at.map(|second| second.saturating_sub(begun));
-            let new = Pass::new(model, part, &mut *probe);
-            let mut pass = Pass { states: of_part, second_at, sparsity: *sparsity, correction, ..new };
+            let given = inputs.rows(&(kv.len()..kv.len() + part.len()), d_model);
+            let mut sequences = Sequences::one(kv, part.len());
+            let mut pass = Pass {
+                states: of_part,
+                inputs: &given,
+                second_at: inputs.second_at.map(|second| second.saturating_sub(begun)),
+                sparsity: *sparsity,
+                correction,
+                ..Pass::new(model, part, &mut *probe)
+            };
             if pass.is_single() {
                 pass.routes = *routes;
             }
@@ -473,8 +483,8 @@ impl Forward {
         ))
     }
 
-    fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
-        let config = &self.model.config;
+    fn check(&self, inputs: CallInputs<'_>, kv: &KvCache) -> Result<()> {
+        let (config, tokens) = (&self.model.config, inputs.tokens);
         if tokens.is_empty() {
             return Err(Error::invalid("tokens", "at least one token", "no tokens"));
         }
@@ -495,24 +505,16 @@ impl Forward {
         if needed > available {
             return Err(Error::ContextFull { wanted: needed, at_least: false, available });
         }
-        Ok(())
+        inputs.check(config, kv)
     }
 }
 
-/// Takes all of `rest`, for a model whose tokens read later tokens too.
-fn whole_part<'t>(rest: &mut &'t [u32]) -> Option<(&'t [u32], bool)> {
-    let all = std::mem::take(rest);
-    (!all.is_empty()).then_some((all, true))
-}
-
-/// Takes the next chunk of at most `most` tokens from `rest`; true if it is the last. A short rest
-/// is added to the chunk that a processor computes at once.
-fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -> Option<(&'t [u32], bool)> {
-    let paced = if rest.len() > 1 { processor.paced_chunk() } else { 1 };
+/// Number of tokens of the next chunk of at most `most` tokens, if `rest` tokens are left. A short
+/// rest is added to the chunk that a processor computes at once.
+fn part_len(rest: usize, most: usize, processor: &dyn Processor) -> usize {
+    let paced = if rest > 1 { processor.paced_chunk() } else { 1 };
     let with_rest = paced.saturating_add(paced / 2);
-    let tokens = most.min(if rest.len() <= with_rest { with_rest } else { paced }).min(rest.len());
-    let part = rest.split_off(..tokens)?;
-    (!part.is_empty()).then_some((part, rest.is_empty()))
+    most.min(if rest <= with_rest { with_rest } else { paced }).min(rest)
 }
 
 /// Computes every layer of a chunk.
@@ -533,6 +535,9 @@ fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Se
             return Err(Error::Cancelled);
         }
         compute_layer(processor, pass, layer, sequences)?;
+        if pass.added_after(layer).next().is_some() {
+            processor.add_inputs(pass, layer)?;
+        }
         if pass.probe.wants_layer_output() {
             let residual = processor.residual(pass)?;
             pass.probe.layer_output(layer, residual);

@@ -9,14 +9,14 @@ pub use bytes::CacheBytes;
 use std::ops::Range;
 
 use super::{
-    KeptRows, KvLayer, LONGEST_PASS, RecurrentState, Rotary,
+    KeptRows, KvLayer, LONGEST_PASS, PictureSpan, PictureSpans, RecurrentState, Rotary,
     kv_layer::WindowRows,
     off_host::{OffHostRows, OffHostState},
     recurrent_state::RecurrentStates,
     snapshots::Snapshots,
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
-use thermocline_cpu::ops::KvType;
+use thermocline_cpu::ops::{KvType, RopePosition};
 use thermocline_model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope};
 
 /// Keys and values of one layer, in the memory of the processor that computes the layer. All
@@ -55,6 +55,8 @@ pub struct KvCache {
     /// Recurrent states, if the model has any.
     pub(crate) states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
+    /// The pictures among the tokens.
+    pictures: PictureSpans,
     shape: Box<CacheShape>,
 }
 
@@ -158,6 +160,7 @@ impl KvCache {
             separate: false,
             states,
             rotary,
+            pictures: PictureSpans::new(config),
             shape: Box::new(shape),
         })
     }
@@ -205,10 +208,11 @@ impl KvCache {
     /// Forgets all but the first `n` tokens. Recurrent states can only go back to a token of the
     /// latest pass of separate tokens ([`KvCache::reserve_separate`]), to the token before a
     /// revocable pass ([`KvCache::begin_revocable`]), or to a snapshot. Layers
-    /// with a window need the window before the token, or else go back to a snapshot as well. Fewer
-    /// tokens may then be left; [`KvCache::len`] is their number.
+    /// with a window need the window before the token, or else go back to a snapshot as well. A
+    /// picture whose tokens read all of it is forgotten as a whole. Fewer tokens may then be left;
+    /// [`KvCache::len`] is their number.
     pub fn truncate(&mut self, n: usize) {
-        let n = self.len.min(n);
+        let n = self.pictures.whole_tokens(self.len.min(n));
         let mut left = self.states.as_mut().map_or(n, |states| states.rewind(n, self.len));
         if !self.is_whole(left) {
             let whole = self.restore_windows(left);
@@ -219,6 +223,7 @@ impl KvCache {
         }
         self.len = left;
         self.windows.truncate(left);
+        self.pictures.truncate(left);
         if left == 0 {
             self.kept.iter_mut().for_each(KeptRows::clear);
         }
@@ -280,6 +285,28 @@ impl KvCache {
         if self.states.as_ref().is_some_and(|states| states.unfinished) {
             self.truncate(self.len);
         }
+    }
+
+    /// Notes the pictures among the tokens that are appended next. A picture of which the cache
+    /// holds the first tokens continues if it is one of them.
+    pub(crate) fn extend_pictures(&mut self, next: &[PictureSpan]) {
+        self.pictures.extend(self.len, next);
+    }
+
+    /// Takes over the pictures of `other`, for the cache of a draft head or draft model whose first
+    /// token is token `origin` of the other. Only positions follow from them.
+    pub fn follow_pictures(&mut self, other: &Self, origin: usize) {
+        self.pictures.follow(&other.pictures, origin);
+    }
+
+    /// The pictures among the tokens.
+    pub(crate) fn pictures(&self) -> &PictureSpans {
+        &self.pictures
+    }
+
+    /// The position by which the token at `place` is rotated.
+    pub fn position(&self, place: usize) -> RopePosition {
+        self.pictures.position(place)
     }
 
     /// The rotations of the keys, if positions are rotary.

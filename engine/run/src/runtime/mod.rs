@@ -3,6 +3,7 @@
 //! several [`Sequences`]. [`KvCache`] holds the keys and values of every layer. Rows in another
 //! processor's memory are opaque [`OffHostRows`]. A [`Probe`] observes the layers.
 
+mod call_inputs;
 pub(crate) mod cpu;
 mod finite;
 mod forward;
@@ -11,6 +12,7 @@ mod kv_cache;
 mod kv_layer;
 mod off_host;
 mod pass;
+mod picture_spans;
 mod placed_state;
 mod predict;
 mod probe;
@@ -25,6 +27,7 @@ mod sequences;
 mod shortlist;
 mod snapshots;
 
+pub use call_inputs::{CallInputs, PlacedPicture};
 pub use cpu::{ChosenExperts, LayerInputs, TokenInputs};
 pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
 pub use finite::check_logits;
@@ -36,7 +39,9 @@ pub(crate) use kv_cache::LayerRows;
 pub use kv_cache::{CacheBytes, KvCache};
 pub use kv_layer::KvLayer;
 pub(crate) use off_host::{OffHostRows, OffHostState};
-pub use pass::{Pass, ThresholdCorrection};
+pub use pass::{InputRows, Pass, ThresholdCorrection};
+pub use picture_spans::PictureSpan;
+pub(crate) use picture_spans::PictureSpans;
 pub(crate) use placed_state::AdvancedState;
 pub use predict::predictor_scores;
 pub use probe::{ExpertHidden, LayerFiring, PassPart, Probe};

@@ -1,5 +1,7 @@
 //! A pass: the computation of one chunk of tokens, and its settings.
 
+use std::{borrow::Cow, ops::Range};
+
 use super::{Probe, RoutePreference};
 use thermocline_model::{Model, SkipRule, Skips, Sparsity};
 
@@ -20,6 +22,17 @@ impl ThresholdCorrection {
     pub const NONE: ThresholdCorrection = ThresholdCorrection { shift: Vec::new(), recall_check: None };
 }
 
+/// Inputs of the first layer for consecutive rows of a pass, in place of their tokens' embeddings.
+#[derive(Debug, Clone)]
+pub struct InputRows<'a> {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// `[rows, d_model]`
+    pub values: &'a [f32],
+    /// Values added to the residual stream after each of the first layers, `[rows, d_model]`.
+    pub added: Vec<&'a [f32]>,
+}
+
 /// The settings of one pass of a chunk through the layers. The driver makes them and hands them to
 /// a processor with every step, so no processor keeps a copy. Positions are in the
 /// [`Sequences`](super::Sequences), whose caches change during the pass.
@@ -30,8 +43,8 @@ pub struct Pass<'a> {
     pub tokens: &'a [u32],
     /// Hidden states that a draft head reads beside the tokens, `[tokens, d_model]`.
     pub states: Option<&'a [f32]>,
-    /// Inputs of the first layer in place of embeddings, `[tokens, d_model]`.
-    pub inputs: Option<&'a [f32]>,
+    /// Inputs of the first layer in place of embeddings, for some of the rows.
+    pub inputs: &'a [InputRows<'a>],
     /// Index of the first token of the second text, if the tokens are a pair of texts.
     pub second_at: Option<usize>,
     /// True if each token is computed as if it were alone, as far as a processor can. Used for
@@ -58,7 +71,7 @@ impl<'a> Pass<'a> {
             model,
             tokens,
             states: None,
-            inputs: None,
+            inputs: &[],
             second_at: None,
             separate: false,
             sparsity: Sparsity::Dense,
@@ -80,6 +93,28 @@ impl<'a> Pass<'a> {
     pub(crate) fn is_separate_on_both_sides(&self, layer: usize) -> bool {
         let rule = SkipRule::of(&self.model.weights.layers[layer], self.model.config.activation);
         self.separate && rule.skips(self.sparsity, true, false) == Skips::Nothing
+    }
+
+    /// The input of the first layer for `row` in place of an embedding, `[d_model]`, if it has one.
+    pub(crate) fn input(&self, row: usize) -> Option<&'a [f32]> {
+        let of = self.inputs.iter().find(|of| of.rows.contains(&row))?;
+        let d_model = self.model.config.d_model;
+        Some(&of.values[(row - of.rows.start) * d_model..][..d_model])
+    }
+
+    /// The tokens of which layers have inputs of their own: those of the pass, with token 0 in
+    /// place of tokens without embeddings.
+    pub(crate) fn embedded_tokens(&self) -> Cow<'a, [u32]> {
+        let mut tokens = Cow::Borrowed(self.tokens);
+        for of in self.inputs {
+            tokens.to_mut()[of.rows.clone()].fill(0);
+        }
+        tokens
+    }
+
+    /// The values that are added to the residual stream after `layer`, with their rows.
+    pub(crate) fn added_after(&self, layer: usize) -> impl Iterator<Item = (Range<usize>, &'a [f32])> {
+        self.inputs.iter().filter_map(move |of| Some((of.rows.clone(), *of.added.get(layer)?)))
     }
 
     /// Elements of a register, `[tokens, d_model]`.

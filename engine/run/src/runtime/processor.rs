@@ -52,6 +52,10 @@ pub trait Processor: Debug + Send {
     /// programs.
     fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()>;
 
+    /// Adds the values of [`InputRows::added`](super::InputRows::added) after `layer` to the
+    /// residual stream.
+    fn add_inputs(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()>;
+
     /// The residual stream, `[tokens, d_model]`.
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]>;
 

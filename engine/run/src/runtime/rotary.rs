@@ -56,7 +56,9 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
             (plain.enumerate().map(blend).collect(), *attention_factor)
         }
     };
-    RopeTable { frequencies, magnitude, interleaved: rope.order == RopeOrder::Normal }
+    let axis = |pair| rope.sections.map(|sections| sections.axis(pair));
+    let axes = (0..rope.dims / 2).map_while(axis).collect();
+    RopeTable { frequencies, axes, magnitude, interleaved: rope.order == RopeOrder::Normal }
 }
 
 /// Factor on the base of the frequencies in a context of `context` tokens.
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dims: 8, base: 10_000.0, order: RopeOrder::NeoX, scaling }
+        Rope { dims: 8, base: 10_000.0, order: RopeOrder::NeoX, scaling, sections: None }
     }
 
     fn frequencies(scaling: RopeScaling, context: usize) -> Vec<f64> {

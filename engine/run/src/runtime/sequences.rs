@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use thermocline_cpu::ops::RopePosition;
 
 use super::{KvCache, Rotary};
 
@@ -64,9 +65,15 @@ impl<'a> Sequences<'a> {
         self.all.iter().map(|it| it.tokens).sum()
     }
 
-    /// The position of every row in its sequence.
-    pub fn positions(&self) -> impl Iterator<Item = usize> {
+    /// The place of every row in its sequence: the number of tokens before it.
+    pub fn places(&self) -> impl Iterator<Item = usize> {
         self.all.iter().flat_map(|it| it.kv.len()..it.kv.len() + it.tokens)
+    }
+
+    /// The position by which every row is rotated.
+    pub fn positions(&self) -> impl Iterator<Item = RopePosition> {
+        let places = |it: &Sequence<'_>| it.kv.len()..it.kv.len() + it.tokens;
+        self.all.iter().flat_map(move |it| places(it).map(move |place| it.kv.position(place)))
     }
 
     /// The rotations of positions, which are equal in every sequence.

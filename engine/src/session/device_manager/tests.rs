@@ -239,6 +239,10 @@ impl Processor for FailingProcessor {
         self.cpu.step(pass, step, sequences)
     }
 
+    fn add_inputs(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        self.cpu.add_inputs(pass, layer)
+    }
+
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
         self.cpu.residual(pass)
     }

@@ -63,7 +63,7 @@ impl Generation<'_> {
             return Ok(Some(StopReason::Cancelled));
         }
         self.todo.computed = self.todo.tokens.len();
-        let (id, logprobs) = self.choose(logits, context.tokens())?;
+        let (id, logprobs) = self.choose(logits, &context.read_tokens())?;
         let end = self.accept(id, logprobs, events);
         self.progress.add_time(in_prompt, time);
         match in_prompt {

@@ -101,7 +101,7 @@ impl Generation<'_> {
     ) -> Result<Option<StopReason>> {
         let drafted = std::mem::take(&mut self.todo.drafted);
         let first = context.tokens().len() - drafted;
-        let (accepted, end) = self.draw_drafts(logits, context.tokens(), first, events);
+        let (accepted, end) = self.draw_drafts(logits, &context.read_tokens(), first, events);
         context.truncate(first + accepted);
         meter.neurons().end_draft(1 + accepted);
         if self.recorded {

@@ -31,7 +31,7 @@ impl Generation<'_> {
         let Some(drafter) = drafter.filter(|_| self.follows) else { return Ok(()) };
         let followed = context.open_draft(drafter).and_then(|()| {
             let DraftingParts { draft, held, .. } = context.drafting();
-            draft.map_or(Ok(()), |draft| drafter.follow(draft, held, probe))
+            draft.map_or(Ok(()), |draft| drafter.follow(draft, &held, probe))
         });
         match followed {
             Err(Error::Cancelled) => Err(Error::Cancelled),
@@ -56,7 +56,7 @@ impl Generation<'_> {
         let DraftingParts { draft: Some(draft), held, kv, controller } = context.drafting() else { return };
         let Some(next) = self.todo.tokens.last().copied() else { return };
         let mut goes_on = |drafted, probability| controller.goes_on(plan.source, drafted, probability);
-        let mut task = DraftTask { held, next, kv, most: plan.tokens, goes_on: &mut goes_on };
+        let mut task = DraftTask { held: &held, next, kv, most: plan.tokens, goes_on: &mut goes_on };
         let drafted = drafter
             .copy_read_keys(forward, task.kv.as_deref_mut())
             .and_then(|()| drafter.draft(draft, task, &mut self.todo.tokens));

@@ -79,7 +79,7 @@ impl Generation<'_> {
         if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {
             self.add_draft(context, most, forward, drafter);
         }
-        let chunk = self.next_chunk(context, most);
+        let chunk = self.next_chunk(context, most, forward);
         if chunk.len > context.room() {
             return self.make_room(context, forward);
         }
@@ -137,7 +137,7 @@ impl Generation<'_> {
     }
 
     /// The tokens to compute next, at most `most`.
-    fn next_chunk(&self, context: &SessionContext, most: usize) -> StepChunk {
+    fn next_chunk(&self, context: &SessionContext, most: usize, forward: &Forward) -> StepChunk {
         let (in_prompt, rest) = (self.in_prompt(), self.todo.rest().len());
         // Another answer computes the last token of a prompt again. Recurrent states are therefore
         // saved before it.
@@ -146,6 +146,7 @@ impl Generation<'_> {
         let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
         let most = if self.whole { usize::MAX } else { most };
         let len = (rest - usize::from(stops_before_last)).min(most);
+        let len = context.whole_chunk(forward, self.todo.rest(), len);
         StepChunk { len, rest, in_prompt, stops_before_last, scores_prompt }
     }
 
@@ -180,8 +181,8 @@ impl Generation<'_> {
             WantedLogits::DraftLogits
         } else if context.on_device() && self.chooser.grammar.is_none() && self.chooser.logprobs.is_none() {
             // Reading back all logits is slow.
-            let tokens = &self.todo.rest()[..chunk.len];
-            let shortlist = self.chooser.sampler.shortlist(context.tokens(), tokens);
+            let tokens = context.read(&self.todo.rest()[..chunk.len]);
+            let shortlist = self.chooser.sampler.shortlist(&context.read_tokens(), &tokens);
             shortlist.map_or(WantedLogits::Logits, WantedLogits::Shortlist)
         } else {
             WantedLogits::Logits
@@ -213,7 +214,7 @@ impl Generation<'_> {
         }
         if self.recorded {
             match self.todo.drafted {
-                0 => neurons.begin(self.session, position, tokens, !chunk.in_prompt),
+                0 => neurons.begin(self.session, position, &context.read(tokens), !chunk.in_prompt),
                 _ => neurons.begin_draft(self.session, position, tokens),
             }
             probe = probe.with_recorder(neurons);
@@ -286,10 +287,10 @@ impl Generation<'_> {
         match computed {
             ComputedLogits::Nothing | ComputedLogits::Hidden(_) => Ok(None),
             ComputedLogits::Logits(logits) => {
-                self.choose(&logits[logits.len() - self.n_vocab..], context.tokens()).map(Some)
+                self.choose(&logits[logits.len() - self.n_vocab..], &context.read_tokens()).map(Some)
             }
             ComputedLogits::Shortlist(shortlist) => {
-                Ok(Some((self.chooser.sampler.sample_from(shortlist, context.tokens())?, None)))
+                Ok(Some((self.chooser.sampler.sample_from(shortlist, &context.read_tokens())?, None)))
             }
         }
     }

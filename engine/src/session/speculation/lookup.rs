@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::MOST_DRAFTS;
+use crate::session::picture_ids::ConversationPictures;
 
 /// Number of consecutive tokens that must have occurred before.
 const GRAM: usize = 3;
@@ -43,6 +44,10 @@ impl PromptLookup {
                 Some(id) => *id,
                 None => found[found.len() - (self.history.len() - from)],
             };
+            // The model generates no pictures.
+            if ConversationPictures::is_picture(id) {
+                break;
+            }
             found.push(id);
         }
     }

@@ -1,6 +1,7 @@
 //! The messages of one rendering in the form that templates receive, and changes of them for less
 //! capable templates.
 
+use minijinja::{Value, value::Serde};
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatMessage, RenderOptions};
@@ -23,6 +24,8 @@ pub(super) struct TemplateMessage {
     pub fields: Map<String, Json>,
     /// The same fields with call arguments as JSON texts, if there are calls.
     pub text_fields: Option<Map<String, Json>>,
+    /// Number of pictures before the text.
+    pub pictures: usize,
 }
 
 /// All inputs of a template.
@@ -51,7 +54,8 @@ pub(super) enum LastPlace {
 impl TemplateMessage {
     /// A message of `role` without further fields.
     pub fn new(role: &str, content: String) -> Self {
-        TemplateMessage { role: role.to_owned(), content, thinking: None, fields: Map::new(), text_fields: None }
+        let (role, fields) = (role.to_owned(), Map::new());
+        TemplateMessage { role, content, thinking: None, fields, text_fields: None, pictures: 0 }
     }
 
     /// The message in the form that a template receives.
@@ -64,12 +68,23 @@ impl TemplateMessage {
             }
             _ => TemplateMessage::new(message.role, said(message.content)),
         };
+        out.pictures = message.pictures;
         if let Some(fields) = message.fields {
             out.fields = guard.map(&with_arguments(fields, ArgumentsForm::Objects));
             let texts = || guard.map(&with_arguments(fields, ArgumentsForm::Texts));
             out.text_fields = fields.contains_key("tool_calls").then(texts);
         }
         out
+    }
+
+    /// The content as templates receive it: the text, or a list of pictures and the text.
+    pub fn parts(&self) -> Value {
+        if self.pictures == 0 {
+            return Value::from(self.content.as_str());
+        }
+        let pictures = (0..self.pictures).map(|_| json!({ "type": "image" }));
+        let parts: Vec<Json> = pictures.chain([json!({ "type": "text", "text": self.content })]).collect();
+        Value::from(Serde(parts))
     }
 
     /// The tool calls, in OpenAI's form.

@@ -167,7 +167,8 @@ impl ChatTemplate {
 
     fn render_in_form(&self, conversation: &TemplateConversation, form: ArgumentsForm) -> Result<String> {
         let value = |message: &TemplateMessage| {
-            let TemplateMessage { role, content, thinking, fields, text_fields } = message;
+            let TemplateMessage { role, thinking, fields, text_fields, .. } = message;
+            let content = message.parts();
             let base = match thinking {
                 Some(thinking) => context! { role, content, reasoning_content => thinking, thinking },
                 None => context! { role, content },

@@ -16,12 +16,14 @@ pub struct ChatMessage<'a> {
     pub content: &'a str,
     /// Further fields, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
     pub fields: Option<&'a Map<String, Json>>,
+    /// Number of pictures before the text.
+    pub pictures: usize,
 }
 
 impl<'a> ChatMessage<'a> {
     /// A message without further fields.
     pub const fn new(role: &'a str, content: &'a str) -> Self {
-        ChatMessage { role, content, fields: None }
+        ChatMessage { role, content, fields: None, pictures: 0 }
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
         let call = call.as_object().unwrap();
         let messages = [
             ChatMessage::new("user", "How is it?"),
-            ChatMessage { role: "assistant", content: "", fields: Some(call) },
+            ChatMessage { fields: Some(call), ..ChatMessage::new("assistant", "") },
             ChatMessage::new("tool", "rain"),
             ChatMessage::new("tool", "wind"),
             ChatMessage::new("user", "Thanks."),

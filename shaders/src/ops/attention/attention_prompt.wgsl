@@ -44,7 +44,7 @@ fn attention_prompt(
     let first = (tiles - 1u - builtins.workgroup.y) * QUERIES;
     let count = min(QUERIES, params.tokens - first);
     let rows = CacheRows(builtins.workgroup.x / group * params.capacity, ring_start());
-    let end = params.position + first + count;
+    let end = max(params.position + first + count, params.seen_end);
 
     // For products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16
     // ...
@@ -56,6 +56,7 @@ fn attention_prompt(
     let score_lane = lane % 4u;
     let position = params.position + first + score_row;
     let seen_start = first_seen(position);
+    let seen_end = max(position + 1u, params.seen_end);
     var highest = HIDDEN;
     var sum = 0.0;
     if SINKS {
@@ -111,7 +112,7 @@ fn attention_prompt(
         for (var i = score_lane; i < KEYS / 4u; i += 4u) {
             let at = score_row * WEIGHT_PITCH + i;
             let key = vec4<u32>(0u, 1u, 2u, 3u) + (tile + i * 4u);
-            let seen = (key >= vec4<u32>(seen_start)) & (key <= vec4<u32>(position));
+            let seen = (key >= vec4<u32>(seen_start)) & (key < vec4<u32>(seen_end));
             let score = select(vec4<f32>(HIDDEN), capped(weights[at]), seen);
             weights[at] = score;
             top = max(top, max(max(score.x, score.y), max(score.z, score.w)));

@@ -18,6 +18,7 @@ const PLAIN: AttentionForm = AttentionForm {
     position: 140,
     window: 0,
     softcap: 0.0,
+    ahead: None,
     runs: &[],
 };
 
@@ -29,6 +30,7 @@ fn hard_forms() -> Vec<AttentionForm> {
         AttentionForm { position: 171, runs: &[Decode(2, 1, 128), Decode(2, 12, 128)], ..plain },
         AttentionForm { position: 83, window: 70, runs: &[Prompt(45)], ..plain },
         AttentionForm { options: "SINKS KV_F32", position: 5, runs: &[Prompt(33)], ..plain },
+        AttentionForm { position: 83, window: 30, ahead: Some(70), runs: &[Prompt(35)], ..plain },
     ]
 }
 
@@ -78,7 +80,13 @@ fn key_forms() -> impl Iterator<Item = AttentionForm> {
     let long = AttentionForm { heads: [4, 2, 0, 2], dims: [64, 64], position: 8000, runs, ..PLAIN };
     let runs = &[Decode(4, 100, 128), Prompt(40)];
     let steep = AttentionForm { options: "STEEP", heads: [2, 2, 0, 2], position: 90, runs, ..PLAIN };
-    windows.chain(sinks).chain(rings).chain([long, steep])
+    let runs = &[Prompt(3), Prompt(64)];
+    let ahead = [("", 0, 1), ("", 0, 0), ("KV_F32", 9, 130), ("RING", 8, 20), ("RING", 70, 64)].into_iter();
+    let ahead = ahead.flat_map(move |(options, window, ahead)| {
+        let positions = [0, 64, 150, 260];
+        positions.map(|position| AttentionForm { options, window, ahead: Some(ahead), position, runs, ..PLAIN })
+    });
+    windows.chain(sinks).chain(rings).chain([long, steep]).chain(ahead)
 }
 
 /// Cases of the three kernels.

@@ -54,6 +54,9 @@ params! {
         softcap: f32,
         /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
+        /// End of the positions that every token sees, even if they are later than its own: the end of
+        /// a picture (`attention_prompt` only). 0: tokens see no later positions.
+        seen_end: u32,
     }
 
     /// `attention_merge`, grid (`n_head`, tokens)
@@ -106,6 +109,9 @@ struct AttentionForm {
     position: usize,
     window: usize,
     softcap: f32,
+    /// Number of positions after those of the tokens that all tokens see, or `None` if they see no
+    /// later positions.
+    ahead: Option<usize>,
     runs: &'static [Run],
 }
 
@@ -158,10 +164,10 @@ fn noisy_rows(count: usize, dim: usize, seed: u64, is_read: impl Fn(usize) -> bo
 
 impl<'a> Inputs<'a> {
     fn new(form: &'a AttentionForm, tokens: usize) -> Self {
-        let AttentionForm { options, heads, dims: [head_dim, value_dim], position, window, softcap, .. } = *form;
+        let AttentionForm { options, heads, dims: [head_dim, value_dim], position, window, softcap, ahead, .. } = *form;
         let n_head = heads[0];
-        let rows = position + tokens;
-        let ring = (window + tokens + 64).next_multiple_of(64);
+        let rows = position + tokens + ahead.unwrap_or(0);
+        let ring = (window + tokens + ahead.unwrap_or(0) + 64).next_multiple_of(64);
         let capacity = if has(options, "RING") { ring } else { rows + 70 };
         let cache = |dim: usize, seed: u64| {
             let noise = noisy_rows(heads[3] * capacity, dim, seed, |row| row % capacity < rows);
@@ -187,6 +193,7 @@ impl<'a> Inputs<'a> {
             scale: if has(options, "STEEP") { 1e4 } else { 6.0 / (head_dim as f32).sqrt() },
             softcap,
             row: ROW as u32,
+            seen_end: ahead.map_or(0, |_| rows as u32),
         };
         let is_query = |row: usize| row / (n_head + 1) >= ROW && row % (n_head + 1) < n_head;
         Inputs {
@@ -235,7 +242,7 @@ impl<'a> Inputs<'a> {
 
     /// The output for keys in splits: the result, or partials if there are several splits.
     fn output(&self, params: &Attention) -> Vec<f64> {
-        let AttentionForm { options, heads, dims: [_, value_dim], position: first, window, .. } = *self.form;
+        let AttentionForm { options, heads, dims: [_, value_dim], position: first, window, ahead, .. } = *self.form;
         let [n_head, n_kv_head, first_kv_head, kv_heads] = heads;
         let [tokens, span, splits] = [params.tokens, params.span, params.splits].map(|size| size as usize);
         let (out_pitch, part) = (params.out_pitch as usize, head_pitch(value_dim as u32) as usize + 4);
@@ -247,7 +254,8 @@ impl<'a> Inputs<'a> {
         let queries = (0..tokens).flat_map(|token| heads.clone().map(move |head| (token, head)));
         for ((token, head), split) in queries.flat_map(|query| (0..splits).map(move |split| (query, split))) {
             let start = first_seen(first + token) + split * span;
-            let keys = start..(start + span).min(first + token + 1);
+            let end = ahead.map_or(first + token + 1, |ahead| first + tokens + ahead);
+            let keys = start..(start + span).min(end);
             let Partial { highest, total, values } =
                 self.oracle(token, head, keys, has(options, "SINKS") && split == 0);
             if splits == 1 {

@@ -7,6 +7,7 @@ mod draft_model;
 mod drafters;
 mod embeddings;
 mod many_prompts;
+mod picture_chats;
 mod prompts;
 mod recurrent;
 mod speculation;

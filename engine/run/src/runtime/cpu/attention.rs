@@ -1,7 +1,9 @@
 //! Attention on the CPU: projections, norms and rotation of heads, the caches of all sequences, and
 //! the output projection.
 
-use smallvec::smallvec;
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     TokenInputs, WHAT,
@@ -39,8 +41,8 @@ pub(super) struct AttentionTask<'a, 'm> {
 /// Computes attention. The buffers grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(super) struct CpuAttention {
-    /// Position of each of the chunk's tokens in its sequence.
-    pub positions: Vec<usize>,
+    /// Place of each of the chunk's tokens in its sequence.
+    pub places: Vec<usize>,
     /// One entry per rotation table of the cache, for the chunk's positions.
     rotations: Vec<RopeRows>,
     /// `[tokens, n_head * head_dim]`, rotated in place.
@@ -82,14 +84,14 @@ impl CpuAttention {
         Ok(())
     }
 
-    /// Begins a chunk of the rows of `sequences`: computes their positions and rotations.
+    /// Begins a chunk of the rows of `sequences`: computes their places and rotations.
     pub fn begin(&mut self, sequences: &Sequences<'_>) {
-        self.positions.clear();
-        self.positions.extend(sequences.positions());
+        self.places.clear();
+        self.places.extend(sequences.places());
         let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
         self.rotations.resize_with(tables.len(), RopeRows::default);
         for (rows, table) in self.rotations.iter_mut().zip(tables) {
-            rows.fill(table, self.positions.iter().copied());
+            rows.fill(table, sequences.positions());
         }
     }
 
@@ -104,8 +106,8 @@ impl CpuAttention {
         let AttentionTask { cpu, attention, x, tokens, .. } = *task;
         let BoundAttention { layer, config: of, weights, .. } = attention;
         if let Some(latent) = attention.latent {
-            let (positions, rotation) = (&self.positions[..], of.positions.rope_in(&self.rotations));
-            let task = LatentTask { layer, shape: of, latent, weights, tokens, positions, rotation };
+            let (places, rotation) = (&self.places[..], of.positions.rope_in(&self.rotations));
+            let task = LatentTask { layer, shape: of, latent, weights, tokens, places, rotation };
             let heads = &mut self.heads[..tokens * of.output_cols()];
             return self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads);
         }
@@ -200,7 +202,7 @@ impl CpuAttention {
             norm(q, k);
         }
         if let Some(scale) = of.scores.query_scale {
-            grow_queries(q, q_dim, scale, &self.positions);
+            grow_queries(q, q_dim, scale, &self.places);
         }
     }
 
@@ -226,8 +228,10 @@ impl CpuAttention {
                 cpu.push_rows(&mut cache.keys, first, &self.k[of_rows(k_dim)], k_dim);
                 cpu.push_rows(&mut cache.values, first, &self.v[of_rows(v_dim)], v_dim);
             }
+            let pictures = kv.pictures().among(first..first + rows.len()).filter(|_| of.whole_pictures);
+            let whole: SmallVec<[Range<usize>; 2]> = pictures.collect();
             let Some(cache) = kv.readable(source) else { return Err(not_in_ram(source)) };
-            let queries = Queries { q: &self.q[of_rows(q_dim)], first };
+            let queries = Queries { q: &self.q[of_rows(q_dim)], first, whole: &whole };
             let seen = SeenRows { keys: &cache.keys, values: &cache.values };
             cpu.attention(&shape, queries, seen, &mut self.heads[of_rows(out_dim)], &mut self.scratch);
         }
@@ -282,9 +286,9 @@ pub(super) fn shape_of<'a>(of: &'a AttentionConfig, weights: &'a AttentionWeight
     }
 }
 
-/// Scales queries `[tokens, q_dim]` by the growth at their tokens' positions.
-pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
-    for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
+/// Scales queries `[tokens, q_dim]` by the growth at their tokens' places.
+pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, places: &[usize]) {
+    for (query, at) in queries.chunks_exact_mut(q_dim).zip(places) {
         let factor = scale.at(*at);
         query.iter_mut().for_each(|q| *q *= factor);
     }

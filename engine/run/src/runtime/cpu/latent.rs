@@ -50,8 +50,8 @@ pub(super) struct LatentTask<'a> {
     pub latent: BoundLatent<'a>,
     pub weights: &'a AttentionWeights,
     pub tokens: usize,
-    /// Position of each token in its sequence.
-    pub positions: &'a [usize],
+    /// Place of each token in its sequence.
+    pub places: &'a [usize],
     pub rotation: Option<&'a RopeRows>,
 }
 
@@ -87,7 +87,7 @@ impl LatentAttention {
             cpu.rope(keys, width, width, rotation);
         }
         if let Some(scale) = shape.scores.query_scale {
-            grow_queries(queries, shape.heads.q_dim(), scale, task.positions);
+            grow_queries(queries, shape.heads.q_dim(), scale, task.places);
         }
         let attention = shape_of(shape, weights);
         for (rows, kv) in sequences.iter_mut() {
@@ -95,7 +95,8 @@ impl LatentAttention {
             let Some(cache) = kv.layer_mut(layer) else { return Err(not_in_ram(layer)) };
             cpu.push_rows(&mut cache.keys, first, &keys[rows.start * width..rows.end * width], width);
             let of_heads = rows.start * shape.heads.q_dim()..rows.end * shape.heads.q_dim();
-            let (queries, out) = (Queries { q: &queries[of_heads.clone()], first }, &mut self.wide_out[of_heads]);
+            let (queries, out) =
+                (Queries { q: &queries[of_heads.clone()], first, whole: &[] }, &mut self.wide_out[of_heads]);
             let seen = SeenRows { keys: &cache.keys, values: &cache.keys };
             cpu.attention(&attention, queries, seen, out, scratch);
         }

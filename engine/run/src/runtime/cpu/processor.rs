@@ -261,11 +261,11 @@ impl Processor for CpuProcessor {
         self.attention.begin(sequences);
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
-        if let Some(inputs) = pass.inputs {
-            residual[..inputs.len()].copy_from_slice(inputs);
-            return Ok(());
-        }
-        for (n, ((x, id), at)) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions).enumerate() {
+        for (row, ((x, id), at)) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.places).enumerate() {
+            if let Some(input) = pass.input(row) {
+                x.copy_from_slice(input);
+                continue;
+            }
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= config.embedding_scale);
@@ -276,7 +276,7 @@ impl Processor for CpuProcessor {
                 self.cpu.add(x, position);
             }
             if let Some(types) = &weights.token_types {
-                let second = pass.second_at.is_some_and(|second| n >= second) && types.rows() > 1;
+                let second = pass.second_at.is_some_and(|second| row >= second) && types.rows() > 1;
                 let of_type = &mut position[..d];
                 types.dequantise_row(usize::from(second), of_type);
                 self.cpu.add(x, of_type);
@@ -288,7 +288,7 @@ impl Processor for CpuProcessor {
         }
         if let Some(table) = &weights.per_layer {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
-            self.per_layer.fill(&self.cpu, config, table, tokens, residual)?;
+            self.per_layer.fill(&self.cpu, config, table, &pass.embedded_tokens(), residual)?;
         }
         if let Some(table) = &weights.altup {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
@@ -349,6 +349,14 @@ impl Processor for CpuProcessor {
                 Ok(())
             }
         }
+    }
+
+    fn add_inputs(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
+        let d = pass.model.config.d_model;
+        for (rows, values) in pass.added_after(layer) {
+            self.cpu.add(&mut self.registers[Register::Residual as usize][rows.start * d..rows.end * d], values);
+        }
+        Ok(())
     }
 
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {

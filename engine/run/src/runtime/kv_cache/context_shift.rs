@@ -13,8 +13,8 @@ impl KvCache {
     /// [`Error::Unsupported`] if positions are learned: they are in the embedding and cannot be
     /// rotated. Also with recurrent states, which cannot forget tokens. Also if keys are normed
     /// after their rotation, because the norm's weights do not move with the rotation. Also if a
-    /// window would reach back over the gap to tokens that are no longer held, or if the cache is
-    /// on a device. The caller then has to compute the tokens again. [`Error::Invalid`] if there
+    /// window would reach back over the gap to tokens that are no longer held, if a picture would
+    /// be cut, or if the cache is on a device. The caller then has to compute the tokens again. [`Error::Invalid`] if there
     /// are fewer tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
@@ -42,9 +42,12 @@ impl KvCache {
         if !kept.iter().all(|kept| kept.is_whole(self.len - discard)) {
             return Err(unsupported("a window that reaches across the gap", "windows after the gap"));
         }
+        let Some(distance) = self.pictures.remove(keep, discard) else {
+            return Err(unsupported("a part of a picture", "whole pictures"));
+        };
         self.kept = kept;
         self.windows.truncate(keep);
-        let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
+        let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, distance)).collect();
         let mut key = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let Some(layer) = &mut layer.ram else { continue };

@@ -30,7 +30,7 @@ impl KvCache {
         if !same || !self.layers.iter().zip(&from.layers).all(alike) {
             return Ok(self.len);
         }
-        let mut tokens = tokens.min(from.len).min(self.capacity);
+        let mut tokens = from.pictures.whole_tokens(tokens.min(from.len).min(self.capacity));
         if let Some(states) = &from.states {
             tokens = states.latest(tokens, from.len);
         }
@@ -61,6 +61,7 @@ impl KvCache {
                 _ => self.kept[at] = extended,
             }
         }
+        self.pictures.copy(&from.pictures, held, tokens);
         self.len = tokens;
         Ok(tokens)
     }

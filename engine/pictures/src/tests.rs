@@ -1,0 +1,123 @@
+//! Tests against Pillow and the image processor of Qwen2-VL, whose results
+//! `tests/reference/pictures.py` writes, and tests with damaged files.
+
+use std::{fs, path::PathBuf};
+
+use proptest::{prelude::*, sample::Index};
+
+use super::{Picture, ResizeFilter};
+
+/// Returns the files of a folder of fixtures without their expected pictures, in order.
+fn fixtures(folder: &str) -> Vec<PathBuf> {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/pictures")).join(folder);
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|path| !path.to_str().unwrap().ends_with(".golden.png")).collect();
+    files.sort();
+    files
+}
+
+fn open(path: &PathBuf) -> Picture {
+    Picture::decode(&fs::read(path).unwrap()).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Mean and largest difference of the samples of two pictures of equal size.
+fn difference(a: &Picture, b: &Picture) -> (f64, u8) {
+    assert_eq!((a.width(), a.height()), (b.width(), b.height()));
+    let each = || a.rgb().iter().zip(b.rgb()).map(|(a, b)| a.abs_diff(*b));
+    (each().map(f64::from).sum::<f64>() / a.rgb().len() as f64, each().max().unwrap_or(0))
+}
+
+#[test]
+fn every_format_has_the_pixels_that_pillow_reads() {
+    let files = fixtures("files");
+    assert_eq!(files.len(), 20);
+    for path in files {
+        let golden = open(&path.with_file_name(format!("{}.golden.png", path.file_name().unwrap().to_str().unwrap())));
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        // Decoders of JPEG and of lossy WebP may round differently.
+        let lossy = name.contains("jpeg") || name == "webp.webp";
+        let (mean, most) = difference(&open(&path), &golden);
+        let limits = if lossy { (1.0, 8) } else { (0.5, 1) };
+        println!("{name}: mean {mean}, most {most}");
+        assert!(mean <= limits.0 && most <= limits.1, "{name}: mean {mean}, most {most}");
+    }
+}
+
+#[test]
+fn resized_pictures_equal_those_of_the_reference() {
+    let files = fixtures("resized");
+    assert_eq!(files.len(), 10);
+    for path in files {
+        let golden = open(&path.with_extension("golden.png"));
+        let resized = open(&path).resized(golden.width(), golden.height(), ResizeFilter::Bicubic).unwrap();
+        let (mean, most) = difference(&resized, &golden);
+        println!("{}: mean {mean}, most {most}", path.display());
+        assert!(mean <= 0.5 && most <= 2, "{}: mean {mean}, most {most}", path.display());
+    }
+}
+
+#[test]
+fn formats_that_are_not_read_are_refused_by_name() {
+    for (bytes, name) in [(&b"\0\0\0\x20ftypavif\0\0\0\0"[..], "AVIF"), (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC")] {
+        let error = Picture::decode(bytes).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("PNG, JPEG"), "{error}");
+    }
+    assert!(Picture::decode(b"").unwrap_err().to_string().contains("unknown"));
+}
+
+/// Files of a few bytes that claim 60,000 x 60,000 pixels.
+#[test]
+fn pictures_larger_than_the_limit_are_refused_before_decoding() {
+    let side = 60_000u32;
+    let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
+    png.extend([side.to_be_bytes(), side.to_be_bytes()].concat());
+    png.extend([8, 2, 0, 0, 0]);
+    // CRC of the header.
+    png.extend(crc32(&png[12..]).to_be_bytes());
+    png.extend(b"\0\0\0\x04IDAT");
+    png.extend([0; 8]);
+    let mut bmp = b"BM\0\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0".to_vec();
+    bmp.extend([side.to_le_bytes(), side.to_le_bytes()].concat());
+    bmp.extend([1, 0, 24, 0]);
+    bmp.extend([0; 24]);
+    let mut gif = b"GIF89a".to_vec();
+    gif.extend([(side as u16).to_le_bytes(), (side as u16).to_le_bytes()].concat());
+    gif.extend([0; 3]);
+    // An image of one pixel and the end of the file.
+    gif.extend(b",\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0;");
+    for bytes in [png, bmp, gif] {
+        let error = Picture::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("60000 x 60000"), "{error}");
+    }
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A damaged file gives an error or a picture, and no panic.
+    #[test]
+    fn damaged_files_do_not_panic(
+        file: Index,
+        changes in prop::collection::vec((any::<Index>(), any::<u8>()), 0..8),
+        kept: Index,
+        cut: bool,
+    ) {
+        let files = fixtures("files");
+        let mut bytes = fs::read(file.get(&files)).unwrap();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if cut {
+            bytes.truncate(kept.index(bytes.len()));
+        }
+        if let Ok(picture) = Picture::decode(&bytes) {
+            prop_assert_eq!(picture.rgb().len(), picture.width() * picture.height() * 3);
+        }
+    }
+}
