@@ -64,6 +64,7 @@ mod tested_device;
 mod text;
 mod thought_calls;
 mod turns;
+mod weight_reader;
 mod worker;
 
 pub use breakdown::{Breakdown, MeasuredTime};

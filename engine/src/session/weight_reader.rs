@@ -1,0 +1,108 @@
+//! Reads the weights of a drafter in a thread of its own, before the first draft. The first access
+//! to a page of a mapped file is slow, and a slow first draft would make drafts look expensive.
+
+use std::{
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+};
+
+use thermocline_model::Model;
+
+/// Distance in bytes between two accesses: the smallest size of a page.
+const PAGE: usize = 4096;
+/// Number of bytes after which the thread checks if it should end.
+const PART: usize = 1 << 20;
+
+/// A thread that accesses every page of a model's weights. Dropping it ends the thread.
+#[derive(Debug)]
+pub(super) struct WeightReader {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WeightReader {
+    /// Starts to read `model`. Reads nothing if a pager limits the RAM of its weights. Without the
+    /// thread drafts have the same tokens, so a failed start changes nothing else.
+    pub fn start(model: &Arc<Model>) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        if model.pager().is_some() {
+            return WeightReader { ends, thread: None };
+        }
+        let (model, stop) = (Arc::clone(model), Arc::clone(&ends));
+        let read = move || _ = read_all(&model, &stop);
+        let thread = thread::Builder::new().name("thermocline-read".to_owned()).spawn(read);
+        let thread = thread.inspect_err(|error| tracing::debug!(%error, "the drafter's weights are read when needed"));
+        WeightReader { ends, thread: thread.ok() }
+    }
+}
+
+impl Drop for WeightReader {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It holds the model, whose files may be deleted next. It does not panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accesses every page of the weights that each draft reads, until `ends` is true. Returns the
+/// number of bytes that were read.
+fn read_all(model: &Model, ends: &AtomicBool) -> usize {
+    let mut read = 0;
+    for tensor in model.tensors_of_each_token() {
+        for part in tensor.data.chunks(PART) {
+            if ends.load(Relaxed) {
+                return read;
+            }
+            part.iter().step_by(PAGE).for_each(|byte| _ = black_box(*byte));
+            read += part.len();
+        }
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use thermocline_model::LoadOptions;
+
+    use super::*;
+
+    fn open(name: &str) -> Model {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name);
+        Model::open(&path, &LoadOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn weights_of_each_draft_are_read_once() {
+        for name in ["qwen3_5-mtp", "qwen3_5-moe-mtp", "qwen3"] {
+            let model = open(name);
+            let drafter = model.draft_head.as_deref().unwrap_or(&model);
+            let bytes = |part: &str| {
+                let tensors = drafter.checkpoint.tensors().iter().filter(|it| it.name.contains(part));
+                tensors.map(|it| it.data.len()).sum::<usize>()
+            };
+            let others = bytes("token_embd.weight") + bytes("_exps.");
+            assert_eq!((bytes("_exps.") > 0, others > 0), (name.contains("moe"), true), "{name}");
+            assert_eq!(read_all(drafter, &AtomicBool::new(false)), bytes("") - others, "{name}");
+            assert_eq!(read_all(drafter, &AtomicBool::new(true)), 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn weights_with_limited_ram_are_not_read() {
+        let model = open("qwen3_5-mtp");
+        let head = model.draft_head.as_ref().unwrap();
+        assert!(WeightReader::start(head).thread.is_some());
+        // Systems without maps have no pager.
+        if model.keep_within(0).is_some() {
+            assert!(WeightReader::start(head).thread.is_none());
+        }
+    }
+}
