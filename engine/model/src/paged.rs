@@ -15,9 +15,11 @@ impl Model {
         Pager::attach(&tensors.collect::<Vec<_>>(), bytes)
     }
 
-    /// The tensors that every token reads as a whole: all but embeddings and those of experts.
+    /// The tensors that every token reads as a whole: all but those of experts and the embedding.
+    /// Without an output matrix, the embedding is the output matrix, too.
     pub fn tensors_of_each_token(&self) -> impl Iterator<Item = &Tensor> {
-        let some_rows = |name: &str| name == "token_embd.weight" || is_of_experts(name);
+        let has_output = self.checkpoint.tensor("output.weight").is_some();
+        let some_rows = move |name: &str| has_output && name == "token_embd.weight" || is_of_experts(name);
         self.checkpoint.tensors().iter().filter(move |it| !some_rows(&it.name))
     }
 
