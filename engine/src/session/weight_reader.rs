@@ -25,8 +25,8 @@ pub(super) struct WeightReader {
 }
 
 impl WeightReader {
-    /// Starts to read `model`. Reads nothing if a pager limits the RAM of its weights. If the thread
-    /// does not start, each weight is read when it is needed.
+    /// Starts to read `model`. Reads nothing if a pager limits the RAM of its weights. If the
+    /// thread does not start, each weight is read when it is needed.
     pub fn start(model: &Arc<Model>) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         if model.pager().is_some() {

@@ -124,8 +124,8 @@ impl DraftController {
         }
     }
 
-    /// Records that making memory for passes with drafts took `time`. This time is lost once, so the
-    /// costs of passes do not contain it.
+    /// Records that making memory for passes with drafts took `time`. This time is lost once, so
+    /// the costs of passes do not contain it.
     pub fn note_reserving(&mut self, time: Duration) {
         self.lost += time.as_secs_f64();
     }
