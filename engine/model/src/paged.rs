@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Model;
-use thermocline_formats::format::{PagedTensor, Pager};
+use thermocline_formats::format::{PagedTensor, Pager, Tensor};
 
 impl Model {
     /// Keeps at most `bytes` bytes of the model's weights in RAM and reads the others from disk
@@ -13,6 +13,14 @@ impl Model {
         let tensors = self.checkpoint.tensors().iter();
         let tensors = tensors.map(|it| PagedTensor { data: &it.data, chosen: is_of_experts(&it.name) });
         Pager::attach(&tensors.collect::<Vec<_>>(), bytes)
+    }
+
+    /// The tensors that every token reads as a whole: all but those of experts and the embedding.
+    /// Without an output matrix, the embedding is the output matrix, too.
+    pub fn tensors_of_each_token(&self) -> impl Iterator<Item = &Tensor> {
+        let has_output = self.checkpoint.tensor("output.weight").is_some();
+        let some_rows = move |name: &str| has_output && name == "token_embd.weight" || is_of_experts(name);
+        self.checkpoint.tensors().iter().filter(move |it| !some_rows(&it.name))
     }
 
     /// Decides which weights are in RAM. `None` if all of them are.

@@ -10,6 +10,7 @@ use super::{
     device_drafter::DeviceDrafter,
     draft_context::{DraftContext, MOST_WAITING},
     speculation::DraftSource,
+    weight_reader::WeightReader,
 };
 use assistant::AssistantSteps;
 use thermocline_base::error::{Error, Result};
@@ -34,6 +35,8 @@ pub(super) struct Drafter {
     /// While the drafter is on a device: the processor that computes it on the CPU, and the least
     /// budget of the device.
     elsewhere: Option<(Box<dyn Processor>, u64)>,
+    /// Reads the weights that the CPU needs, from the first generation with drafts on.
+    reader: Option<WeightReader>,
 }
 
 /// The drafts to make: the tokens after which they continue, and their number.
@@ -110,6 +113,7 @@ impl Drafter {
             common: CommonTokens::new(&model, cpu()?),
             forward: Forward::new(model, cpu()?),
             elsewhere: None,
+            reader: None,
         })
     }
 
@@ -177,6 +181,13 @@ impl Drafter {
         match &self.elsewhere {
             Some((cpu, _)) => cpu.scratch_bytes(),
             None => self.forward.scratch_bytes(),
+        }
+    }
+
+    /// Prepares for the first draft: if the CPU computes it, another thread reads the weights.
+    pub fn prepare(&mut self) {
+        if self.elsewhere.is_none() && self.reader.is_none() {
+            self.reader = Some(WeightReader::start(self.forward.model()));
         }
     }
 

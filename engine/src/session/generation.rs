@@ -103,6 +103,8 @@ struct TokenQueue {
     drafted: usize,
     planned: Option<DraftSource>,
     drafting: Duration,
+    /// Time that making memory for the latest pass took. Later passes use this memory again.
+    reserving: Duration,
     /// Beginning of the latest step, without the drafter's catching up.
     begun: Option<Instant>,
 }
@@ -113,9 +115,10 @@ impl TokenQueue {
         &self.tokens[self.computed..]
     }
 
-    /// Time of the latest pass, without the time of its drafts.
+    /// Time of the latest pass, without the time of its drafts and of its memory.
     fn pass_time(&self) -> Duration {
-        self.begun.map_or(Duration::ZERO, |begun| begun.elapsed()).saturating_sub(self.drafting)
+        let all = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        all.saturating_sub(self.drafting + self.reserving)
     }
 
     fn replace(&mut self, tokens: Vec<u32>) {
@@ -216,6 +219,7 @@ impl<'a> Generation<'a> {
                 drafted: 0,
                 planned: None,
                 drafting: Duration::ZERO,
+                reserving: Duration::ZERO,
                 begun: None,
             },
             progress: GenerationProgress::new(requested_at, stats),

@@ -16,7 +16,8 @@
 //! generations continue from their last token.
 //!
 //! [`speculation`] decides about drafts of the next tokens. A [`drafter`] makes them: it runs the
-//! draft head of the model, or a small [`draft_model`].
+//! draft head of the model, or a small [`draft_model`]. A [`weight_reader`] reads its weights
+//! before the first draft.
 //!
 //! [`settings`] holds what callers change on a running engine (VRAM budget, sparsity mode,
 //! adaptation). The engine applies changes between two tokens. A [`budget_forecast`] predicts the
@@ -66,6 +67,7 @@ mod tested_device;
 mod text;
 mod thought_calls;
 mod turns;
+mod weight_reader;
 mod worker;
 
 pub use breakdown::{Breakdown, MeasuredTime};

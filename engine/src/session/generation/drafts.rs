@@ -56,7 +56,10 @@ impl Generation<'_> {
         let other = drafter.as_ref().map(|drafter| drafter.source());
         let plan = context.controller.plan(self.todo.tokens.len() - 1, other, room);
         // The context has to be able to forget the drafts that are rejected.
+        let reserving = Instant::now();
         let kept = plan.map_or(0, |plan| context.reserve_separate(1 + plan.tokens) - 1);
+        self.todo.reserving = reserving.elapsed();
+        context.controller.note_reserving(self.todo.reserving);
         let Some(plan) = plan.filter(|_| kept > 0) else { return self.todo.tokens.truncate(1) };
         let started = Instant::now();
         let plan = DraftPlan { tokens: plan.tokens.min(kept), ..plan };

@@ -29,6 +29,7 @@ impl Generation<'_> {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let Some(drafter) = drafter.filter(|_| self.follows) else { return Ok(()) };
+        drafter.prepare();
         let followed = context.open_draft(drafter).and_then(|()| {
             let DraftingParts { draft, held, .. } = context.drafting();
             draft.map_or(Ok(()), |draft| drafter.follow(draft, &held, probe))

@@ -75,7 +75,8 @@ impl Generation<'_> {
         }
         self.follows = drafter.is_some() && self.may_draft(forward) && !self.drafter_failed;
         self.follow(context, drafter.as_deref_mut(), &mut probe)?;
-        (self.todo.begun, self.todo.drafting) = (Some(Instant::now()), Duration::ZERO);
+        (self.todo.begun, self.todo.drafting, self.todo.reserving) =
+            (Some(Instant::now()), Duration::ZERO, Duration::ZERO);
         if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {
             self.add_draft(context, most, forward, drafter);
         }

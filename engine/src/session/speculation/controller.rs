@@ -124,6 +124,12 @@ impl DraftController {
         }
     }
 
+    /// Records that making memory for passes with drafts took `time`. This time is lost once, so
+    /// the costs of passes do not contain it.
+    pub fn note_reserving(&mut self, time: Duration) {
+        self.lost += time.as_secs_f64();
+    }
+
     /// Records that a pass of a token and `drafted` drafts of `source` took `pass`, that the drafts
     /// took `drafting`, and that `accepted` of them were drawn. `drafted` may be smaller than
     /// planned. It is 0 if a grammar forbids the first draft, which counts as a rejected one.

@@ -174,6 +174,24 @@ fn slow_first_passes_do_not_decide() {
     assert!(rate >= 0.95, "{rate} {:?}", clock.passes);
 }
 
+/// Making memory is lost time, but says nothing about the costs of later passes.
+#[test]
+fn memory_that_is_made_once_does_not_decide() {
+    let (ms, head) = (Duration::from_millis(1), DraftSource::Head);
+    let trial = |reserving: Duration, pass: Duration| {
+        let mut controller = DraftController::new();
+        controller.note_single(10 * ms);
+        assert!(controller.plan(0, Some(head), 4).is_some());
+        controller.note_reserving(reserving);
+        controller.note_pass(head, 2, 1, pass, ms);
+        controller
+    };
+    let known = trial(50 * ms, 14 * ms);
+    assert!(known.sources[head as usize].trials == 0 && (0.044..0.046).contains(&known.lost), "{known:?}");
+    let unknown = trial(Duration::ZERO, 64 * ms);
+    assert!(unknown.sources[head as usize].trials > 0, "{unknown:?}");
+}
+
 #[test]
 fn lookups_of_quoted_text_become_long() {
     let drafts = SimulatedDrafts { acceptance: 0.99, passes: CHEAP, drafting: 0.0 };
