@@ -64,6 +64,7 @@ mod tested_device;
 mod text;
 mod thought_calls;
 mod turns;
+mod weight_room;
 mod worker;
 
 pub use breakdown::{Breakdown, MeasuredTime};
@@ -89,6 +90,7 @@ pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
 pub use speculation::{DraftCounts, DraftSource, DraftsBySource};
 pub use streamed_chunk::streamed_chunk;
 pub use turns::Priority;
+pub use weight_room::WeightRoom;
 
 pub use sampling::Grammar;
 

@@ -2,22 +2,37 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use super::{
     page_readers::{PageReaders, PagedFile},
-    pager_state::{Announced, FileBase, PagerState},
+    pager_state::{Announced, FileBase, PageRequests, PagerState},
 };
 use crate::format::{Bytes, Matrix, mmap::hints};
 
 /// A tensor whose pages a [`Pager`] manages.
-#[derive(Debug, Clone, Copy)]
-pub struct PagedTensor<'m> {
-    /// The matrix, or the matrices of all experts.
-    pub data: &'m Bytes,
-    /// True for the matrices of experts, of which a token reads only some.
-    pub chosen: bool,
+#[derive(Debug, Clone)]
+pub struct PagedTensor {
+    /// The matrix.
+    pub data: Bytes,
+    /// How passes read it.
+    pub access: PagedAccess,
+}
+
+/// How passes read a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PagedAccess {
+    /// Whole, or the rows of some neurons.
+    Matrix,
+    /// Some experts of each layer, whole or the rows of some neurons. Tensors of experts that touch
+    /// each other are one tensor to the pager.
+    Experts,
+    /// One row per token.
+    Table,
 }
 
 /// Rows of a matrix that are about to be read.
@@ -46,43 +61,61 @@ pub struct Pager {
     state: Mutex<PagerState>,
     readers: PageReaders,
     budget: u64,
+    /// Bytes of each file.
+    lengths: Vec<usize>,
+    /// True if others may have read pages that the state counts as absent.
+    is_stale: AtomicBool,
 }
 
 impl Pager {
-    /// Keeps at most `budget` bytes of `tensors` in memory. Tensors in RAM are left out. Does
-    /// nothing if all of them fit, or if a file already has a pager.
-    pub fn attach(tensors: &[PagedTensor<'_>], budget: u64) -> Option<Arc<Pager>> {
+    /// Keeps at most `budget` bytes of `tensors` in memory. Tensors in RAM are left out, and a
+    /// tensor may be listed twice. Does nothing if all of them fit, or if a file already has a
+    /// pager.
+    pub fn attach(tensors: &[PagedTensor], budget: u64) -> Option<Arc<Pager>> {
         let mut files: Vec<_> = Vec::new();
-        let mut mapped = Vec::new();
         for tensor in tensors {
             let Some(file) = tensor.data.file() else { continue };
-            mapped.push(*tensor);
             if !files.iter().any(|(known, _)| Arc::ptr_eq(*known, file)) {
                 files.push((file, tensor.data.owner()));
             }
         }
-        let all: u64 = mapped.iter().map(|of| of.data.len() as u64).sum();
-        if all <= budget || files.iter().any(|(file, _)| file.pager().is_some()) {
+        let mut bases = Vec::new();
+        for (_, map) in &files {
+            let bytes: &[u8] = (***map).as_ref();
+            bases.push(FileBase { address: bytes.as_ptr().addr(), len: bytes.len() });
+        }
+        let state = PagerState::new(tensors, &bases, budget, hints::page_bytes());
+        if state.all_bytes() <= budget || files.iter().any(|(file, _)| file.pager().is_some()) {
             return None;
         }
-        let mut bases = Vec::new();
-        for (file, map) in &files {
-            let bytes: &[u8] = (***map).as_ref();
-            bases.push(FileBase { address: bytes.as_ptr().addr() });
-            hints::read_small_pages(bytes);
-            // Pages that were read before are not counted.
-            file.forget(bytes, 0);
-        }
-        let state = Mutex::new(PagerState::new(&mapped, &bases, budget, hints::page_bytes()));
+        files.iter().for_each(|(_, map)| hints::read_small_pages((***map).as_ref()));
         let paged = files.iter().map(|(file, map)| PagedFile { map: Arc::downgrade(map), file: Arc::downgrade(file) });
-        let pager = Arc::new(Pager { state, readers: PageReaders::new(paged.collect()), budget });
+        let pager = Arc::new(Pager {
+            state: Mutex::new(state),
+            readers: PageReaders::new(paged.collect()),
+            budget,
+            lengths: bases.iter().map(|file| file.len).collect(),
+            is_stale: AtomicBool::new(true),
+        });
         files.iter().for_each(|(file, _)| file.set_pager(&pager));
         Some(pager)
     }
 
     /// Begins a pass of one token (`single`) or several.
     pub fn begin_pass(&self, single: bool) {
-        self.locked(|state| state.begin_pass(single));
+        let drops = self.locked(|state| {
+            state.begin_pass(single);
+            let files = self.lengths.iter().enumerate().filter(|_| self.is_stale.load(Relaxed));
+            files.flat_map(|(file, len)| state.absent(file, *len)).collect::<Vec<_>>()
+        });
+        self.is_stale.store(false, Relaxed);
+        self.readers.request(PageRequests { drops, ..PageRequests::default() }, false);
+    }
+
+    /// Notes that weights were read without an announcement, for example to copy them to a GPU.
+    /// Those that are not kept are dropped when the next pass begins.
+    pub fn note_other_reads(&self) {
+        self.is_stale.store(true, Relaxed);
     }
 
     /// Announces that a product reads these rows now. Returns when the disk was asked for those
@@ -96,6 +129,13 @@ impl Pager {
     pub fn read_soon<'r>(&self, reads: impl Iterator<Item = ReadRows<'r>>) {
         let requests = self.locked(|state| state.announce(reads, Announced::Soon));
         self.readers.request(requests, false);
+    }
+
+    /// Bytes of the files that the system holds in memory now, as it reports them. They include
+    /// pages that others have read. `None` on systems without this report.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let files = self.readers.files().iter().filter_map(|file| file.map.upgrade());
+        files.map(|map| hints::resident_bytes((*map).as_ref())).sum()
     }
 
     /// Current figures.

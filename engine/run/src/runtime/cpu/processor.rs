@@ -12,6 +12,7 @@ use super::{
     attention::{AttentionTask, CpuAttention},
     layer_ffn::{LayerFfn, LayerTask},
     norm::norm_rows,
+    paged_reads,
     per_layer::PerLayerInputs,
     recurrent::{MixerTask, RecurrentMixer, RowsState},
     same_bits::same_bits,
@@ -264,6 +265,10 @@ impl Processor for CpuProcessor {
         if let Some(inputs) = pass.inputs {
             residual[..inputs.len()].copy_from_slice(inputs);
             return Ok(());
+        }
+        // A head that is also the table is read whole.
+        if !weights.tied {
+            paged_reads::of_table(&weights.token_embedding, tokens);
         }
         for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions) {
             weights.token_embedding.dequantise_row(*id as usize, x);
