@@ -54,9 +54,10 @@ rx6700xt-r5, rx7900xtx-r7, rx9070xt-r7, ryzen-8700g.
 The speeds of this machine are measured once and kept. --save-machine writes them and the sizes of
 its memory to a file; with this file, --machine plans for this machine on another one.
 
-If a plan needs more RAM than there is, each token reads weights from the disk. The predicted speed
-includes these reads if the file states the disk's speed in bytes per second, like
-`\"disk\": 3500000000.0`. Otherwise no speed is predicted.";
+If a plan needs more RAM than there is, each token reads weights from the disk, and the predicted
+speed includes these reads. The speed of this machine's disk is measured when a plan needs it for
+the first time. A file of another machine states it in bytes per second, like
+`\"disk\": 3500000000.0`. Without it, no speed is predicted.";
 
 /// Shows which parts of a model fit into a budget of GPU memory, whether the rest fits into RAM,
 /// and the predicted speed

@@ -129,24 +129,27 @@ fn check_residency(path: &Path, sparsity: Sparsity, speculation: SpeculationMode
     let cpu = CpuOptions { threads: Some(2), ..CpuOptions::default() };
     let options =
         EngineOptions { cpu, context: Some(128), sparsity: SparsityChoice::Mode(sparsity), ..EngineOptions::default() };
-    // The system cannot drop pages that it has not written yet.
-    for file in fs::read_dir(path.parent().unwrap()).unwrap() {
-        fs::File::open(file.unwrap().path()).and_then(|file| file.sync_all()).unwrap();
-    }
     let whole = Engine::open(path, options.clone()).unwrap();
     assert!(whole.model().pager().is_none());
     let (wanted, bytes) = (batch(&whole, speculation), whole.model().checkpoint.tensor_bytes());
     drop(whole);
+    for file in fs::read_dir(path.parent().unwrap()).unwrap().map(|file| file.unwrap().path()) {
+        // The system cannot drop pages that it has not written yet.
+        fs::File::open(&file).and_then(|file| file.sync_all()).unwrap();
+        fs::read(file).unwrap();
+    }
     // Half of the RAM is for weights in any case.
     let engine = Engine::open(path, EngineOptions { ram: Some(bytes), ..options }).unwrap();
     let pager = engine.model().pager().unwrap();
     assert_eq!(pager.figures().budget, bytes / 2);
-    assert!(pager.resident_bytes().unwrap() > bytes * 9 / 10, "{}: nothing was cached", path.display());
-    assert!(batch(&engine, speculation) == wanted, "{}: other tokens", path.display());
-    let most = bytes / 2 + SLACK;
     let kept = || pager.resident_bytes().unwrap();
-    eventually("the pages that are not kept leave RAM", || kept() <= most);
-    assert!(kept() > bytes / 4, "{} of {bytes} bytes are in memory", kept());
+    assert!(kept() >= bytes, "{}: only {} of {bytes} bytes were cached", path.display(), kept());
+    assert!(batch(&engine, speculation) == wanted, "{}: other tokens", path.display());
+    // Other systems drop pages only when they need the memory.
+    if cfg!(target_os = "linux") {
+        eventually("the pages that are not kept leave RAM", || kept() <= bytes / 2 + SLACK);
+        assert!(kept() > bytes / 4, "{}: {} of {bytes} bytes are in memory", path.display(), kept());
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct ReadRows<'r> {
 /// What a [`Pager`] holds and has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagerFigures {
+    /// Bytes of all weights in the files.
+    pub weights: u64,
     /// Most bytes of weights in memory.
     pub budget: u64,
     /// Bytes of weights in memory.
@@ -140,7 +142,12 @@ impl Pager {
 
     /// Current figures.
     pub fn figures(&self) -> PagerFigures {
-        self.locked(|state| PagerFigures { budget: self.budget, present: state.present(), read: state.read() })
+        self.locked(|state| PagerFigures {
+            weights: state.all_bytes(),
+            budget: self.budget,
+            present: state.present(),
+            read: state.read(),
+        })
     }
 
     fn locked<T>(&self, work: impl FnOnce(&mut PagerState) -> T) -> T {

@@ -261,8 +261,9 @@ impl PagerState {
                 of.run(piece).push_to(runs);
             }
             Presence::Unknown => {
-                state.presence = Presence::Used;
+                state.presence = if now { Presence::Used } else { Presence::Ahead };
                 self.read += bytes;
+                self.unused += if now { 0 } else { bytes };
                 of.run(piece).push_to(runs);
             }
             Presence::Ahead if now => {
@@ -477,7 +478,7 @@ mod tests {
     #[test]
     fn prompts_are_not_counted_and_foreign_bytes_are_left_alone() {
         let all = matrices(3);
-        let mut state = state(&all[..2], PagedAccess::Experts, MATRIX);
+        let mut state = state(&all[..2], PagedAccess::Experts, 2 * MATRIX);
         state.begin_pass(false);
         let read = |weight| [ReadRows { weight, rows: None }].into_iter();
         assert!(bytes(&state.announce(read(&all[0]), Announced::Soon).needed) == MATRIX && state.unused > 0);

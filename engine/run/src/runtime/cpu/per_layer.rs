@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::WHAT;
+use super::{WHAT, paged_reads};
 use crate::runtime::scratch::{grow, held_bytes};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
