@@ -15,8 +15,8 @@ use thermocline_engine::{
     quant::TensorType,
     runtime::{Forward, KvType, Outputs, Sparsity},
     session::{
-        ContextPolicy, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
-        SpeculationMode,
+        AdapterChoice, ContextPolicy, DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, GpuOptions, Prompt,
+        Request, Sampling, SessionOptions, SparsityChoice, SpeculationMode,
     },
     sparsity::{
         prepare::{PrepareCorpus, PrepareOptions, run},
@@ -178,6 +178,36 @@ fn pages_of_a_sidecar_leave_ram() {
     prepared(&path);
     for mode in [Sparsity::Exact, Sparsity::Predicted] {
         check_residency(&path, mode, SpeculationMode::Off);
+    }
+}
+
+/// Weights in a GPU's memory do not take the RAM of the others. The upload reads all of them, and
+/// what is not kept leaves RAM after it.
+#[test]
+fn weights_in_gpu_memory_leave_ram_to_the_others() {
+    let folder = on_disk();
+    let path = folder.path().join("placed.gguf");
+    write("tiny-llama", &path);
+    fs::File::open(&path).and_then(|file| file.sync_all()).unwrap();
+    let bytes = Model::open(&path, &LoadOptions::default()).unwrap().checkpoint.tensor_bytes();
+    let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(bytes), ..GpuOptions::default() };
+    let options = EngineOptions {
+        cpu: CpuOptions { threads: Some(1), ..CpuOptions::default() },
+        context: Some(256),
+        ram: Some(bytes),
+        device: DeviceChoice::Gpu(gpu),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&path, options).unwrap();
+    let pager = engine.model().pager().unwrap();
+    batch(&engine, SpeculationMode::Off);
+    assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{:?}", engine.device());
+    let before = pager.figures();
+    batch(&engine, SpeculationMode::Off);
+    let read = pager.figures().read - before.read;
+    assert!(read < bytes / 10, "{read} of {bytes} bytes were read again with {before:?}");
+    if cfg!(target_os = "linux") {
+        eventually("uploaded weights leave RAM", || pager.resident_bytes().unwrap() <= bytes / 2 + SLACK);
     }
 }
 
