@@ -89,7 +89,7 @@ fn batch(engine: &Engine, speculation: SpeculationMode) -> Vec<Vec<u32>> {
         })
     });
     let answers: Vec<_> = answers.collect();
-    let ids = |event| match event {
+    let ids = |event: Event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Error(error) => panic!("{error}"),
         _ => None,

@@ -33,7 +33,7 @@ pub fn disk_rate(path: &Path) -> Result<Option<f64>> {
     // The runs are spread over the file, because parts of a disk may be faster than others.
     let apart = file.bytes() / runs;
     let next = AtomicU64::new(0);
-    let read = || {
+    let read = || -> Result<()> {
         let mut part = vec![0; READ as usize];
         loop {
             let run = next.fetch_add(1, Relaxed);

@@ -111,7 +111,10 @@ mod tests {
         let mut tensors = [tensor(0), tensor(1)];
         tensors[1].split_pieces(PAGE);
         for token in 0..40 {
-            tensors.iter_mut().for_each(|tensor| (tensor.used, _) = (true, tensor.counts.next_token()));
+            for tensor in &mut tensors {
+                tensor.used = true;
+                tensor.counts.next_token();
+            }
             tensors[0].counts.add(3);
             if token % 2 == 0 {
                 tensors[0].counts.add(5);
