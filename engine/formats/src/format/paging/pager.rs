@@ -161,3 +161,73 @@ impl fmt::Debug for Pager {
         f.debug_struct("Pager").field("figures", &self.figures()).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{env, fs, hint::black_box, thread, time::Duration};
+
+    use super::*;
+    use crate::{
+        format::{ReadMode, mmap},
+        quant::TensorType,
+    };
+
+    const MATRICES: usize = 8;
+    const BYTES: usize = 1 << 20;
+    /// Floats of a row.
+    const COLS: usize = 1024;
+
+    /// Reads every page that `read` announces, as a product does.
+    fn multiply(pager: &Pager, weight: &Matrix) {
+        pager.read(std::iter::once(ReadRows { weight, rows: None }));
+        weight.data().chunks(4096).for_each(|page| _ = black_box(page[0]));
+    }
+
+    /// The system itself says which pages are in memory.
+    #[test]
+    fn only_the_budget_stays_in_memory() {
+        // The folder of this program is on a disk. One for temporary files may be in RAM.
+        let program = env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let path = folder.path().join("weights");
+        fs::write(&path, vec![7; MATRICES * BYTES]).unwrap();
+        fs::File::open(&path).and_then(|file| file.sync_all()).unwrap();
+        let all = mmap::load(&path, ReadMode::Map).unwrap();
+        let matrix = |at: usize| {
+            let data = all.slice(at * BYTES..(at + 1) * BYTES).unwrap();
+            Matrix::new(TensorType::F32, BYTES / COLS / 4, COLS, data).unwrap()
+        };
+        let matrices: Vec<Matrix> = (0..MATRICES).map(matrix).collect();
+        let tensor = |weight: &Matrix| PagedTensor { data: weight.bytes().clone(), access: PagedAccess::Matrix };
+        let tensors: Vec<PagedTensor> = matrices.iter().map(tensor).collect();
+        let budget = (MATRICES * BYTES / 2) as u64;
+        let pager = Pager::attach(&tensors, budget).unwrap();
+        assert_eq!(pager.resident_bytes(), Some(2 * budget), "the file was just written");
+        let settled = |what: &str| {
+            let most = budget + budget / 16;
+            // Threads drop the pages.
+            let left = || {
+                (0..500).any(|_| {
+                    pager.resident_bytes().unwrap() <= most || {
+                        thread::sleep(Duration::from_millis(10));
+                        false
+                    }
+                })
+            };
+            assert!(left(), "{what}: {:?} of {most} bytes, {:?}", pager.resident_bytes(), pager.figures());
+            assert!(pager.resident_bytes().unwrap() > budget / 2, "{what}: {:?}", pager.resident_bytes());
+        };
+        for _ in 0..12 {
+            pager.begin_pass(true);
+            matrices.iter().for_each(|weight| multiply(&pager, weight));
+        }
+        settled("after passes");
+        // A copy to a GPU reads everything without an announcement.
+        all.chunks(4096).for_each(|page| _ = black_box(page[0]));
+        assert!(pager.resident_bytes().unwrap() > budget + budget / 2);
+        pager.note_other_reads();
+        pager.begin_pass(true);
+        settled("after other reads");
+        assert!(Pager::attach(&tensors, budget).is_none(), "a file has one pager");
+    }
+}
