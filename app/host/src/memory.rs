@@ -40,7 +40,13 @@ const fn without_spare(free: u64) -> u64 {
 /// Returns the total bytes of RAM if a model of `bytes` does not fit with its KV cache, which is
 /// estimated. `None` if it fits, or if the system does not report its RAM.
 pub fn too_small_for(bytes: u64) -> Option<u64> {
-    total().filter(|ram| needed(bytes) > *ram)
+    total().filter(|ram| is_too_small(*ram, bytes))
+}
+
+/// True if a model of `bytes` does not fit into `ram` bytes of RAM with its KV cache, which is
+/// estimated.
+pub const fn is_too_small(ram: u64, bytes: u64) -> bool {
+    needed(bytes) > ram
 }
 
 /// Bytes that a model of `bytes` needs with its KV cache, estimated.

@@ -126,7 +126,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let options = args.options()?;
     let given = &args.how.model;
     let model = ModelOptions { model: args.file.clone().or(given.model.clone()), ..given.clone() };
-    let how = AnswerOptions { model, ..args.how.clone() };
+    let mut how = AnswerOptions { model, ..args.how.clone() };
+    how.context.conversations = Some(options.parallel);
     let log = ServerLog::start(args.quiet);
     let folder = how.model.model.clone().filter(|path| is_folder_of_models(path));
     let CommandModels { models, named, engine } = match folder {

@@ -18,7 +18,7 @@ use thermocline_engine::{
     model::Model,
     placement::{Granularity, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
-    session::{EngineOptions, SparsityChoice, SparsityReport, open_draft_model, planner, streamed_chunk},
+    session::{EngineOptions, SparsityChoice, SparsityReport, WeightRoom, open_draft_model, planner, streamed_chunk},
     synth::{SynthOptions, SynthShape, shape_model},
 };
 
@@ -30,6 +30,7 @@ use crate::cli::{
     bench::granularities,
     synth::{shapes, types},
 };
+use thermocline_host::memory;
 use thermocline_terminal::{
     draft_options::DraftOptions,
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
@@ -53,9 +54,10 @@ rx6700xt-r5, rx7900xtx-r7, rx9070xt-r7, ryzen-8700g.
 The speeds of this machine are measured once and kept. --save-machine writes them and the sizes of
 its memory to a file; with this file, --machine plans for this machine on another one.
 
-If a plan needs more RAM than there is, each token reads weights from the disk. The predicted speed
-includes these reads if the file states the disk's speed in bytes per second, like
-`\"disk\": 3500000000.0`. Otherwise no speed is predicted.";
+If a plan needs more RAM than there is, each token reads weights from the disk, and the predicted
+speed includes these reads. The speed of this machine's disk is measured when a plan needs it for
+the first time. A file of another machine states it in bytes per second, like
+`\"disk\": 3500000000.0`. Without it, no speed is predicted.";
 
 /// Shows which parts of a model fit into a budget of GPU memory, whether the rest fits into RAM,
 /// and the predicted speed
@@ -119,13 +121,15 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let model = args.open_model()?;
     let draft = args.draft.draft.as_deref().map(|path| open_draft_model(path, args.model.read_mode(), &model));
     let draft = draft.transpose()?;
-    let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some()).unwrap_or((model, 0));
+    let named = PlannedMachine::named(args)?;
+    let room = args.weight_room(&model, draft.as_ref(), named.as_ref().map_or_else(memory::total, |it| it.memory.ram));
+    let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some(), room).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
     let kv_type = args.context.kv_type.unwrap_or(defaults.kv_type);
     let inputs =
         PlanInputs { sessions: usize::from(args.sessions), ..PlanInputs::new(sparsity.mode, context, kv_type) };
-    let PlannedMachine { machine, free } = PlannedMachine::of(args, &model, &inputs)?;
+    let PlannedMachine { machine, free } = PlannedMachine::of(args, named, &model, &inputs)?;
     let (has_gpu, memory) = (machine.gpu.is_some(), machine.memory);
     let inputs = PlanInputs { machine: Arc::new(machine), ..inputs };
     let whole = planner(&model, None, inputs.clone())?.everything();
@@ -172,6 +176,22 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 }
 
 impl PlanArgs {
+    /// The RAM that an engine on a machine with `ram` bytes of RAM has for weights. Only models
+    /// larger than the RAM have a limit.
+    fn weight_room(&self, model: &Model, draft: Option<&Model>, ram: Option<u64>) -> WeightRoom {
+        let bytes = model.checkpoint.tensor_bytes();
+        let options = EngineOptions {
+            ram: ram.filter(|ram| memory::is_too_small(*ram, bytes)),
+            context: self.context.context,
+            kv_type: self.context.kv_type.unwrap_or(EngineOptions::default().kv_type),
+            sessions: usize::from(self.sessions),
+            cpu: self.cpu.options(),
+            sparsity: self.sparsity.unwrap_or_default(),
+            ..EngineOptions::default()
+        };
+        WeightRoom { on_device: self.device.vram.unwrap_or(0), ..WeightRoom::of(&options, model, draft) }
+    }
+
     /// Opens the model, or a model of the shape without weights.
     fn open_model(&self) -> Outcome<Model> {
         let Some(shape) = self.shape else { return self.model.open_model() };

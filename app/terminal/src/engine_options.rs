@@ -184,6 +184,9 @@ pub struct ContextOptions {
     /// conversations are dropped to make room [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub kv_budget: Option<u64>,
+    /// Number of conversations at the same time, if there is more than one.
+    #[arg(skip)]
+    pub conversations: Option<usize>,
 }
 
 /// Opens an engine for the model on the requested device.
@@ -212,6 +215,7 @@ pub fn open_engine(
         activation: model.activation,
         read_mode: model.read_mode(),
         ram: sparsity.ram.or_else(|| memory::limit_for(opened.checkpoint.tensor_bytes())),
+        sessions: context.conversations.unwrap_or(1),
         draft: draft.draft.clone(),
         special_in_content,
         device: choice,

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Model;
-use thermocline_formats::format::{PagedTensor, Pager, Tensor};
+use super::{Ffn, Linear, Model, PredictorKind};
+use thermocline_formats::format::{Matrix, PagedAccess, PagedTensor, Pager, Tensor};
 
 impl Model {
     /// Keeps at most `bytes` bytes of the model's weights in RAM and reads the others from disk
     /// when they are needed. Returns `None`, and changes nothing, if all weights fit or are in RAM
-    /// already.
+    /// already. The matrices of its sidecar and of its draft head are included.
     pub fn keep_within(&self, bytes: u64) -> Option<Arc<Pager>> {
-        let tensors = self.checkpoint.tensors().iter();
-        let tensors = tensors.map(|it| PagedTensor { data: &it.data, chosen: is_of_experts(&it.name) });
-        Pager::attach(&tensors.collect::<Vec<_>>(), bytes)
+        Pager::attach(&self.paged_tensors(), bytes)
     }
 
     /// The tensors that every token reads as a whole: all but those of experts and the embedding.
@@ -27,23 +25,58 @@ impl Model {
     pub fn pager(&self) -> Option<&Pager> {
         self.checkpoint.files().pager()
     }
-}
 
-/// True for the tensors of experts. They contain the matrices of all experts, or in older files
-/// the number of an expert after that of the layer.
-fn is_of_experts(name: &str) -> bool {
-    let numbers = name.split('.').filter(|part| part.parse::<u32>().is_ok());
-    name.contains("_exps.") || numbers.count() > 1
-}
+    /// The matrices in files that the CPU may read.
+    fn paged_tensors(&self) -> Vec<PagedTensor> {
+        let mut all = Vec::new();
+        let mut add = |matrix: &Matrix, access: PagedAccess| {
+            if matrix.file().is_some() {
+                all.push(PagedTensor { data: matrix.bytes().clone(), access });
+            }
+        };
+        for model in [Some(self), self.draft_head.as_deref()].into_iter().flatten() {
+            model.tables().for_each(|matrix| add(matrix, PagedAccess::Table));
+            model.matrices_of_no_layer().for_each(|linear| add(&linear.weight, PagedAccess::Matrix));
+            for layer in &model.weights.layers {
+                layer.mixers().for_each(|linear| add(&linear.weight, PagedAccess::Matrix));
+                match layer.predictor.as_ref().map(|predictor| &predictor.kind) {
+                    Some(PredictorKind::LowRank { fc1, fc2 }) => {
+                        [fc1, fc2].into_iter().for_each(|matrix| add(matrix, PagedAccess::Matrix))
+                    }
+                    Some(PredictorKind::Rows { rows, .. }) => add(rows, PagedAccess::Matrix),
+                    None => {}
+                }
+                match &layer.ffn {
+                    Ffn::None => {}
+                    Ffn::Dense(ffn) => ffn.linears().for_each(|linear| add(&linear.weight, PagedAccess::Matrix)),
+                    Ffn::Experts(moe) => {
+                        moe.always_read().for_each(|linear| add(&linear.weight, PagedAccess::Matrix));
+                        let chosen = moe.experts.iter().flat_map(|expert| expert.linears());
+                        chosen.for_each(|linear| add(&linear.weight, PagedAccess::Experts));
+                    }
+                }
+            }
+        }
+        all
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The matrices of which a token reads one row.
+    fn tables(&self) -> impl Iterator<Item = &Matrix> {
+        let weights = &self.weights;
+        let per_layer = weights.per_layer.iter().map(|table| &table.rows);
+        [&weights.token_embedding].into_iter().chain(&weights.position_embedding).chain(per_layer)
+    }
 
-    #[test]
-    fn tensors_of_experts_are_found_by_name() {
-        let of_experts = ["blk.3.ffn_gate_exps.weight", "blk.3.ffn_down.17.weight"];
-        let others = ["blk.3.ffn_down.weight", "blk.3.ffn_up_shexp.weight", "blk.3.fc1.weight", "output.weight"];
-        assert!(of_experts.into_iter().all(is_of_experts) && !others.into_iter().any(is_of_experts));
+    /// The head, and maps around the layers.
+    fn matrices_of_no_layer(&self) -> impl Iterator<Item = &Linear> {
+        let weights = &self.weights;
+        let per_layer = weights.per_layer.iter().map(|table| &table.projection);
+        let of_states = weights.state_input.iter().map(|state| &state.projection);
+        let altup = weights.altup.iter().flat_map(|altup| altup.projections.iter().chain(&altup.unembed));
+        let assistant = weights.assistant.iter().flat_map(|of| {
+            let centroids = of.centroids.iter().map(|centroids| &centroids.rows);
+            [&of.input, &of.state].into_iter().chain(centroids)
+        });
+        per_layer.chain(of_states).chain(altup).chain(assistant).chain([&weights.output])
     }
 }

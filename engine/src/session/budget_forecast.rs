@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use super::{
-    DeviceStatus, Engine, EngineOptions, SparsityReport,
+    DeviceStatus, Engine, EngineOptions, SparsityReport, WeightRoom,
     live_planner::{device_chunk, planner},
 };
 use thermocline_base::{
@@ -47,7 +47,8 @@ pub fn unopened_planner(
         (None, Some(folder)) => known_machine(&Cpu::new(&options.cpu)?, gpu, folder),
         (None, None) => None,
     };
-    let opened = options.sparsity.neuron_major_outline(model, options.split.is_some());
+    let room = WeightRoom::of(options, model, None);
+    let opened = options.sparsity.neuron_major_outline(model, options.split.is_some(), room);
     let model = opened.as_ref().map_or(model, |(opened, _)| opened);
     let mode = SparsityReport::new(options.sparsity, model, options.recall).mode;
     let mut machine = known.unwrap_or_else(Machine::typical);

@@ -199,6 +199,13 @@ impl DeviceManager {
         }
     }
 
+    /// Notes that weights were read to be copied to the device.
+    fn note_reads(&self) {
+        if let Some(pager) = self.engine.model.pager() {
+            pager.note_other_reads();
+        }
+    }
+
     /// Bytes held on the device.
     pub fn held_bytes(&self) -> u64 {
         match &self.state {
@@ -273,7 +280,12 @@ impl DeviceManager {
         }
         let Some((model, residency)) = forward.residency() else { return Ok(()) };
         match residency.settle(model, &mut caches(contexts)) {
-            Ok(more) => self.moving = more,
+            Ok(more) => {
+                if self.moving && !more {
+                    self.note_reads();
+                }
+                self.moving = more;
+            }
             Err(error @ Error::Gpu { .. }) => return Err(error),
             // The device has less memory than the budget promises, so the placement stays.
             Err(error) => {
@@ -321,6 +333,7 @@ impl DeviceManager {
                 // ask for it.
                 self.publish_resident(forward);
                 self.publish_memory();
+                self.note_reads();
                 let mut events = self.tell_fallbacks();
                 if let DeviceState::InUse { memory, .. } = &self.state {
                     let adapter = memory.read().adapter;

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport,
+    DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport, WeightRoom,
     context::SessionContext,
     draft_model,
     drafter::Drafter,
@@ -187,11 +187,8 @@ impl Engine {
         // A profile of experts is only a start, because each text soon needs other experts.
         let follows = blind || model.config.experts.is_some();
         let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
-        let model = match options.ram_of_weights(&model.config, context) {
-            // Neuron-major copies would take the RAM of other weights.
-            Some(room) if model.keep_within(room).is_some() => Arc::new(model),
-            _ => sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool()),
-        };
+        let room = WeightRoom::of(&options, &model, draft.as_deref());
+        let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), room, cpu.pool());
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);

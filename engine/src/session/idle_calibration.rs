@@ -200,7 +200,9 @@ fn measure(
 ) -> Result<Machine> {
     let state = engine.state();
     let types = state.planner.planner(&state.model)?.profile().weight_types();
-    let how = MachineOptions { folder: state.device.load.speeds.clone(), again: false, effort: *effort };
+    let pager = state.model.pager();
+    let disk = pager.map(|_| state.model.checkpoint.weights_file());
+    let how = MachineOptions { folder: state.device.load.speeds.clone(), again: false, disk, effort: *effort };
     let cpu = state.device.load.open_cpu()?;
     let gpu = match target {
         CalibrationTarget::Cpu => None,

@@ -68,6 +68,7 @@ mod text;
 mod thought_calls;
 mod turns;
 mod weight_reader;
+mod weight_room;
 mod worker;
 
 pub use breakdown::{Breakdown, MeasuredTime};
@@ -95,6 +96,7 @@ pub use speculation::{DraftCounts, DraftSource, DraftsBySource};
 pub use streamed_chunk::streamed_chunk;
 pub use thermocline_model::Pooling;
 pub use turns::Priority;
+pub use weight_room::WeightRoom;
 
 pub use sampling::Grammar;
 

@@ -18,15 +18,12 @@ use thermocline_lab::sparsity::sidecar::SidecarChoice;
 use thermocline_model::{Activation, ModelConfig};
 use thermocline_run::{
     placement::{Machine, PlanInputs, PowerInferSplit},
-    runtime::{CacheBytes, KvType, RoutePreference, Sparsity},
+    runtime::{KvType, RoutePreference, Sparsity},
 };
 
 /// Longest default context in tokens. It is enough for a conversation, and its cache fits next to a
 /// large model.
 const DEFAULT_CONTEXT: usize = 4096;
-
-/// Bytes of RAM that an engine takes beside weights and KV caches, about.
-const WORKING_BYTES: u64 = 64 << 20;
 
 /// Options for opening a model.
 #[derive(Debug, Clone)]
@@ -46,10 +43,13 @@ pub struct EngineOptions {
     pub activation: Option<Activation>,
     /// Whether the files are mapped or read into RAM.
     pub read_mode: ReadMode,
-    /// Bytes of RAM that the model may take: its mapped weights, and the KV cache of one session.
-    /// Weights beyond that are read from disk when they are needed. `None` leaves it to the system
-    /// which weights are in RAM.
+    /// Bytes of RAM that the model may take: its mapped weights, those of its draft model, and the
+    /// KV caches of [`EngineOptions::sessions`]. Weights beyond that are read from disk when they
+    /// are needed. `None` leaves it to the system which weights are in RAM.
     pub ram: Option<u64>,
+    /// Number of sessions for whose KV caches [`EngineOptions::ram`] has room. More sessions may be
+    /// open.
+    pub sessions: usize,
     /// Where to look for the sidecar, which `prepare` wrote.
     pub sidecar: SidecarChoice,
     /// File of a draft model: a small model with the same tokens, which proposes tokens to the
@@ -135,13 +135,6 @@ impl EngineOptions {
         let most = if config.is_encoder() { usize::MAX } else { DEFAULT_CONTEXT };
         self.context.unwrap_or(config.context_length.min(most))
     }
-
-    /// Bytes of RAM for the weights of a model, beside the KV cache of a session of `context`
-    /// tokens: at least half of all, because a cache fills only with the conversation.
-    pub(super) fn ram_of_weights(&self, config: &ModelConfig, context: usize) -> Option<u64> {
-        let others = CacheBytes::of(config, context, self.kv_type).total().saturating_add(WORKING_BYTES);
-        self.ram.map(|ram| ram.saturating_sub(others).max(ram / 2))
-    }
 }
 
 impl Default for EngineOptions {
@@ -154,6 +147,7 @@ impl Default for EngineOptions {
             activation: None,
             read_mode: ReadMode::Map,
             ram: None,
+            sessions: 1,
             sidecar: SidecarChoice::Beside,
             draft: None,
             chunk: 512,

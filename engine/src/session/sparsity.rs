@@ -3,6 +3,7 @@
 
 use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 
+use super::WeightRoom;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::ThreadPool;
 use thermocline_formats::{format::Matrix, quant::TensorType};
@@ -62,11 +63,12 @@ impl SparsityChoice {
     }
 
     /// The sizes of `model` after an engine has opened it ([`Model::neuron_major_outline`]), and
-    /// the RAM bytes of its neuron-major down projections. `None` if they will not be transposed
-    /// ([`SparsityChoice::makes_neuron_major`]).
-    pub fn neuron_major_outline(self, model: &Model, by_neuron: bool) -> Option<(Model, u64)> {
-        // If there is no room, the engine leaves them untransposed too.
-        self.makes_neuron_major(model, by_neuron).then(|| model.neuron_major_outline().ok()).flatten()
+    /// the RAM bytes of its neuron-major down projections. `None` if they will not be transposed,
+    /// because this choice does not profit ([`SparsityChoice::makes_neuron_major`]), or because
+    /// they do not fit beside the weights.
+    pub fn neuron_major_outline(self, model: &Model, by_neuron: bool, room: WeightRoom) -> Option<(Model, u64)> {
+        let outline = self.makes_neuron_major(model, by_neuron).then(|| model.neuron_major_outline().ok()).flatten();
+        outline.filter(|(_, copies)| room.fits(model, *copies))
     }
 }
 
@@ -298,10 +300,17 @@ fn spared(layer: &LayerWeights) -> u64 {
     ((rows as f64 * f64::from(1.0 - named)) as u64).saturating_sub(own)
 }
 
-/// Makes the down projections of `model` neuron-major if [`SparsityChoice::makes_neuron_major`]
-/// holds for `asked` and there is room.
-pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool, pool: &ThreadPool) -> Arc<Model> {
-    if !asked.makes_neuron_major(&model, by_neuron) {
+/// Makes the down projections of `model` neuron-major if [`SparsityChoice::neuron_major_outline`]
+/// says so, and keeps its other weights within `room`.
+pub(super) fn prepared_for(
+    model: Model,
+    asked: SparsityChoice,
+    by_neuron: bool,
+    room: WeightRoom,
+    pool: &ThreadPool,
+) -> Arc<Model> {
+    if asked.neuron_major_outline(&model, by_neuron, room).is_none() {
+        room.keep(&model, 0);
         return Arc::new(model);
     }
     match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
@@ -309,10 +318,12 @@ pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool,
             if report.matrices > 0 {
                 tracing::info!(report.matrices, report.bytes, report.error, "down projections were made neuron-major");
             }
+            room.keep(&neuron_major, report.bytes);
             Arc::new(neuron_major)
         }
         Err(error) => {
             tracing::warn!(%error, "down projections stay output-major");
+            room.keep(&model, 0);
             Arc::new(model)
         }
     }

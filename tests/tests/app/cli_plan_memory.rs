@@ -75,6 +75,21 @@ fn speed_of_a_model_larger_than_ram_includes_the_disk() {
     assert!(note.ends_with("needed besides weights, so no speed is predicted"), "{note}");
 }
 
+/// An engine without room for neuron-major copies does not make them, and a plan does not count
+/// them.
+#[test]
+fn copies_without_room_are_not_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let copies = |ram: u64| {
+        let path = desktop(folder.path(), Some(ram), None);
+        let shape = ["plan", "--shape", "turbosparse-mixtral", "--sparsity", "exact", "--machine", &path];
+        let plan = thermocline(&[&shape[..], &["--vram", "0", "--json"]].concat()).json();
+        plan["ram_by_purpose"]["neuron-major down projections"].as_u64().unwrap()
+    };
+    assert!(copies(128 * GIB) > 5 * GIB);
+    assert_eq!(copies(20 * GIB), 0);
+}
+
 /// Every budget of the comparison is priced with its own RAM.
 #[test]
 fn weights_in_gpu_memory_need_no_ram() {

@@ -1,11 +1,11 @@
-//! Models that are larger than their RAM budget. They compute the same bits, and the pager counts
-//! no more bytes in RAM than the budget.
+//! Models that are larger than their RAM budget. They compute the same bits, and no more bytes of
+//! their files than the budget stay in memory.
 
 // Other systems leave it to themselves which weights are in RAM.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, ops::ControlFlow, path::Path, sync::Arc};
 
 use thermocline_engine::{
     Error,
@@ -14,9 +14,17 @@ use thermocline_engine::{
     model::{LoadOptions, Model},
     quant::TensorType,
     runtime::{Forward, KvType, Outputs, Sparsity},
-    session::{ContextPolicy, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
+    session::{
+        AdapterChoice, ContextPolicy, DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, GpuOptions, Prompt,
+        Request, Sampling, SessionOptions, SparsityChoice, SpeculationMode,
+    },
+    sparsity::{
+        prepare::{PrepareCorpus, PrepareOptions, run},
+        sidecar::path_beside,
+    },
     synth::{SynthOptions, SynthShape, generate},
 };
+use thermocline_tests::wait::eventually;
 
 fn write(shape: &str, to: &Path) {
     let shape = SynthShape::named(shape).unwrap();
@@ -56,7 +64,8 @@ fn part_of_a_model_in_ram_gives_the_same_bits() {
             let wanted = logits(&whole, *mode);
             for budget in [bytes / 2, 0] {
                 let model = open();
-                assert_eq!(model.keep_within(budget).unwrap().figures().present, 0);
+                let figures = model.keep_within(budget).unwrap().figures();
+                assert!(figures.present <= budget && figures.read == 0, "{shape}: {figures:?}");
                 assert!(logits(&model, *mode) == wanted, "{shape} {mode}: other bits with {budget} bytes");
                 let figures = model.pager().unwrap().figures();
                 assert_eq!(figures.budget, budget);
@@ -67,6 +76,151 @@ fn part_of_a_model_in_ram_gives_the_same_bits() {
     }
 }
 
+/// Tokens of three answers that are computed in one batch.
+fn batch(engine: &Engine, speculation: SpeculationMode) -> Vec<Vec<u32>> {
+    let sessions: Vec<_> = (0..3).map(|_| engine.session(SessionOptions::default()).unwrap()).collect();
+    let answers = sessions.iter().zip(5..).map(|(session, first)| {
+        session.generate(Request {
+            sampling: Sampling::greedy(),
+            max_tokens: Some(40),
+            ignore_eos: true,
+            speculation,
+            ..Request::new(Prompt::Tokens((first..first + 9).collect()))
+        })
+    });
+    let answers: Vec<_> = answers.collect();
+    let ids = |event: Event| match event {
+        Event::Token { id, .. } => Some(id),
+        Event::Error(error) => panic!("{error}"),
+        _ => None,
+    };
+    answers.iter().map(|events| events.iter().filter_map(ids).collect()).collect()
+}
+
+/// A model with a sidecar that contains predictors and neuron-major down projections.
+fn prepared(path: &Path) {
+    let shape = SynthShape::named("tiny-relu-llama").unwrap();
+    let options = SynthOptions { ty: TensorType::Q4_0, predictor: false, ..SynthOptions::new(shape, path) };
+    generate(&options, &mut |_| {}).unwrap();
+    let model = Arc::new(Model::open(path, &LoadOptions::default()).unwrap());
+    let text = |of: u32| (0..40).map(|at| (of * 911 + at * 37) % 4000).collect();
+    let options = PrepareOptions {
+        corpus: PrepareCorpus::Tokens((0..24).map(text).collect()),
+        tokens: 960,
+        length: 40,
+        cpu: CpuOptions { threads: Some(2), ..CpuOptions::default() },
+        ..PrepareOptions::new(path_beside(path))
+    };
+    run(&model, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+}
+
+/// A folder on a disk. The folder for temporary files may be in RAM, which no page leaves.
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Bytes of the pages that answers may leave in memory beside the budget: pages at the borders of
+/// tensors, and reads in flight.
+const SLACK: u64 = 256 << 10;
+
+/// Answers with half of the weights of `path` in RAM are those with all of them in RAM. After them,
+/// the system has dropped the other half.
+fn check_residency(path: &Path, sparsity: Sparsity, speculation: SpeculationMode) {
+    let cpu = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+    let options =
+        EngineOptions { cpu, context: Some(128), sparsity: SparsityChoice::Mode(sparsity), ..EngineOptions::default() };
+    let whole = Engine::open(path, options.clone()).unwrap();
+    assert!(whole.model().pager().is_none());
+    let (wanted, bytes) = (batch(&whole, speculation), whole.model().checkpoint.tensor_bytes());
+    drop(whole);
+    for file in fs::read_dir(path.parent().unwrap()).unwrap().map(|file| file.unwrap().path()) {
+        // The system cannot drop pages that it has not written yet.
+        fs::File::open(&file).and_then(|file| file.sync_all()).unwrap();
+        fs::read(file).unwrap();
+    }
+    // Half of the RAM is for weights in any case.
+    let engine = Engine::open(path, EngineOptions { ram: Some(bytes), ..options }).unwrap();
+    let pager = engine.model().pager().unwrap();
+    assert_eq!(pager.figures().budget, bytes / 2);
+    let kept = || pager.resident_bytes().unwrap();
+    assert!(kept() >= bytes, "{}: only {} of {bytes} bytes were cached", path.display(), kept());
+    assert!(batch(&engine, speculation) == wanted, "{}: other tokens", path.display());
+    // Other systems drop pages only when they need the memory.
+    if cfg!(target_os = "linux") {
+        eventually("the pages that are not kept leave RAM", || kept() <= bytes / 2 + SLACK);
+        assert!(kept() > bytes / 4, "{}: {} of {bytes} bytes are in memory", path.display(), kept());
+    }
+}
+
+#[test]
+fn pages_of_a_dense_model_leave_ram() {
+    let folder = on_disk();
+    let path = folder.path().join("dense.gguf");
+    write("tiny-llama", &path);
+    check_residency(&path, Sparsity::Dense, SpeculationMode::Off);
+}
+
+#[test]
+fn pages_of_a_draft_head_leave_ram() {
+    let folder = on_disk();
+    let path = folder.path().join("head.gguf");
+    let shape = SynthShape::named("tiny-qwen3.5").unwrap();
+    let options =
+        SynthOptions { ty: TensorType::Q4_0, layers: Some(8), agreement: Some(0.7), ..SynthOptions::new(shape, &path) };
+    generate(&options, &mut |_| {}).unwrap();
+    check_residency(&path, Sparsity::Dense, SpeculationMode::SameBits);
+}
+
+#[test]
+fn pages_of_a_sidecar_leave_ram() {
+    let folder = on_disk();
+    let path = folder.path().join("prepared.gguf");
+    prepared(&path);
+    for mode in [Sparsity::Exact, Sparsity::Predicted] {
+        check_residency(&path, mode, SpeculationMode::Off);
+    }
+}
+
+/// Weights in a GPU's memory do not take the RAM of the others. The upload reads all of them, and
+/// what is not kept leaves RAM after it.
+#[test]
+fn weights_in_gpu_memory_leave_ram_to_the_others() {
+    let folder = on_disk();
+    let path = folder.path().join("placed.gguf");
+    write("tiny-llama", &path);
+    fs::File::open(&path).and_then(|file| file.sync_all()).unwrap();
+    let bytes = Model::open(&path, &LoadOptions::default()).unwrap().checkpoint.tensor_bytes();
+    let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(bytes), ..GpuOptions::default() };
+    let options = EngineOptions {
+        cpu: CpuOptions { threads: Some(1), ..CpuOptions::default() },
+        context: Some(256),
+        ram: Some(bytes),
+        device: DeviceChoice::Gpu(gpu),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&path, options).unwrap();
+    let pager = engine.model().pager().unwrap();
+    batch(&engine, SpeculationMode::Off);
+    assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{:?}", engine.device());
+    let before = pager.figures();
+    batch(&engine, SpeculationMode::Off);
+    let read = pager.figures().read - before.read;
+    assert!(read < bytes / 10, "{read} of {bytes} bytes were read again with {before:?}");
+    if cfg!(target_os = "linux") {
+        eventually("uploaded weights leave RAM", || pager.resident_bytes().unwrap() <= bytes / 2 + SLACK);
+    }
+}
+
+#[test]
+fn answer_ends_with_an_error_if_the_sidecar_is_truncated() {
+    survive_lost_files();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prepared.gguf");
+    prepared(&path);
+    let engine = Engine::open(&path, EngineOptions { ram: Some(0), ..EngineOptions::default() }).unwrap();
+    check_loss(&engine, &path_beside(&path));
+}
+
 #[test]
 fn answer_of_a_part_of_a_model_ends_with_an_error_if_the_file_is_truncated() {
     survive_lost_files();
@@ -75,6 +229,11 @@ fn answer_of_a_part_of_a_model_ends_with_an_error_if_the_file_is_truncated() {
     write("tiny-llama", &path);
     let engine = Engine::open(&path, EngineOptions { ram: Some(0), ..EngineOptions::default() }).unwrap();
     assert!(engine.model().pager().is_some());
+    check_loss(&engine, &path);
+}
+
+/// Truncates `file` while `engine` answers. The answer ends with an error that names the file.
+fn check_loss(engine: &Engine, file: &Path) {
     let session = engine.session(SessionOptions::default()).unwrap();
     let events = session.generate(Request {
         sampling: Sampling::greedy(),
@@ -83,7 +242,7 @@ fn answer_of_a_part_of_a_model_ends_with_an_error_if_the_file_is_truncated() {
         ..Request::new(Prompt::Tokens((3..40).collect()))
     });
     while !matches!(events.recv().unwrap(), Event::Token { .. }) {}
-    fs::File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).unwrap();
+    fs::File::options().write(true).open(file).and_then(|file| file.set_len(4096)).unwrap();
     let end = events.iter().find_map(|event| if let Event::Error(error) = event { Some(error) } else { None });
-    assert!(matches!(&end, Some(Error::FileLost { path: lost }) if *lost == path), "{end:?}");
+    assert!(matches!(&end, Some(Error::FileLost { path: lost }) if lost == file), "{end:?}");
 }

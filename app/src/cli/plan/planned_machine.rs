@@ -30,16 +30,19 @@ pub struct PlannedMachine {
 }
 
 impl PlannedMachine {
-    /// The machine that the options name, or else this machine.
-    pub fn of(args: &PlanArgs, model: &Model, inputs: &PlanInputs) -> Outcome<Self> {
-        let mut planned = match &args.machine {
-            Some(path) => {
-                let machine = match machines::named(path)? {
-                    Some(published) => published.machine(),
-                    None => Machine::load(path)?,
-                };
-                PlannedMachine { free: machine.memory.vram, machine }
-            }
+    /// The machine that the options name. `None` is this machine.
+    pub fn named(args: &PlanArgs) -> Outcome<Option<Machine>> {
+        let Some(path) = &args.machine else { return Ok(None) };
+        Ok(Some(match machines::named(path)? {
+            Some(published) => published.machine(),
+            None => Machine::load(path)?,
+        }))
+    }
+
+    /// The machine `named`, or else this machine.
+    pub fn of(args: &PlanArgs, named: Option<Machine>, model: &Model, inputs: &PlanInputs) -> Outcome<Self> {
+        let mut planned = match named {
+            Some(machine) => PlannedMachine { free: machine.memory.vram, machine },
             None => Self::here(args, model, inputs)?,
         };
         if let Some(path) = &args.save_machine {
@@ -63,7 +66,12 @@ impl PlannedMachine {
         let open = |options| Gpu::open(&GpuOptions { budget: None, ..options });
         let gpu = args.device.gpu(&args.cpu)?.map(open).transpose()?;
         let folder = Folders::detect().map(|folders| folders.cache);
-        let options = MachineOptions { folder, again: args.measure, ..MachineOptions::default() };
+        let ram = memory::total();
+        // Only a model that is larger than the RAM is read from the disk.
+        let bytes = model.checkpoint.tensor_bytes();
+        let is_too_large = ram.is_some_and(|ram| memory::is_too_small(ram, bytes));
+        let disk = is_too_large.then(|| model.checkpoint.weights_file());
+        let options = MachineOptions { folder, again: args.measure, disk, ..MachineOptions::default() };
         let caps = gpu.as_ref().map(|gpu| caps_of(limits_of(gpu.caps())));
         let types = planner(model, caps, inputs.clone())?.profile().weight_types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
@@ -73,7 +81,7 @@ impl PlannedMachine {
             Machine::typical()
         });
         let vram = gpu.as_ref().and_then(|gpu| gpu.report().memory());
-        machine.memory = MemorySizes { ram: memory::total(), vram };
+        machine.memory = MemorySizes { ram, vram };
         Ok(PlannedMachine { machine, free })
     }
 }

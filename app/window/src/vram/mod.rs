@@ -1,6 +1,7 @@
 //! The VRAM panel: the budget and its use. [`slider`] sets the budget, [`bar`] shows what it holds,
-//! and [`picker`] chooses the processor. [`given_up`] lists the disabled driver features, and
-//! [`check`] reports contradicting figures.
+//! and [`picker`] chooses the processor. [`tiers`] shows how many weights are in VRAM, in RAM and
+//! only on the disk. [`given_up`] lists the disabled driver features, and [`check`] reports
+//! contradicting figures.
 //!
 //! Forecasts of a budget are computed once, for this panel and all others that show them. [`room`]
 //! is the available memory, [`forecasts`] is what it would hold, [`speed`] is how fast that would
@@ -15,6 +16,7 @@ mod reasons;
 mod room;
 mod slider;
 mod speed;
+mod tiers;
 pub mod why;
 
 use std::time::{Duration, Instant};
@@ -199,6 +201,7 @@ impl VramPanel {
             }
             DeviceStatus::Gpu(memory) => self.device(ui, shell, model, engine, memory),
         }
+        tiers::show(ui, engine, status);
     }
 
     fn device(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, memory: &DeviceMemory) {

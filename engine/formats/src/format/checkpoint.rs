@@ -104,6 +104,11 @@ impl Checkpoint {
         &self.files
     }
 
+    /// The file that contains the weights, or one of several.
+    pub fn weights_file(&self) -> PathBuf {
+        self.weights.first().map_or_else(|| self.path.clone(), |name| self.path.join(name))
+    }
+
     /// Adds a file of a sidecar to [`Checkpoint::files`].
     pub fn add_file(&mut self, file: &Arc<MappedFile>) {
         self.files.add(file);

@@ -13,6 +13,7 @@ use std::{
 use super::{
     bursts::{WithoutWaits, burst_speed},
     cpu::{matrix_of_repeated_rows, noise},
+    disk::disk_rate,
     gpu::{GpuEffort, gpu_speed, rate},
     gpu_products::{GpuProducts, gpu_kernel_speed},
     memory::read_bandwidth,
@@ -52,6 +53,8 @@ pub struct MachineOptions {
     pub folder: Option<PathBuf>,
     /// Measures even known speeds.
     pub again: bool,
+    /// A large file on the disk whose reads are measured; `None` if no plan needs their speed.
+    pub disk: Option<PathBuf>,
     /// Effort of a measurement.
     pub effort: MeasureEffort,
 }
@@ -94,8 +97,14 @@ pub fn cached_machine(
 ) -> Result<Machine> {
     let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu.map(Gpu::report)));
     let known = path.as_ref().filter(|_| !options.again).and_then(|path| Machine::load(path).ok());
+    let disk = known.as_ref().and_then(|known| known.disk);
+    let measured_disk = options.disk.as_deref().filter(|_| disk.is_none()).and_then(|file| {
+        let rate = disk_rate(file);
+        rate.inspect_err(|error| tracing::debug!(%error, "the disk was not measured")).ok().flatten()
+    });
     let machine = match known {
-        Some(known) if known.knows(types) => return Ok(known),
+        Some(known) if known.knows(types) && measured_disk.is_none() => return Ok(known),
+        Some(known) if known.knows(types) => known,
         Some(mut known) => {
             let cpu_lacks = lacking(&known.cpu.rates, types);
             known.cpu.rates.extend(cpu_rates(cpu, &cpu_lacks, &options.effort, go_on)?);
@@ -112,6 +121,7 @@ pub fn cached_machine(
         }
         None => measure_machine(cpu, gpu, types, &options.effort, go_on)?,
     };
+    let machine = machine.with_disk(measured_disk.or(disk));
     if let Some(path) = path
         && let Err(error) = machine.store(&path)
     {
@@ -393,6 +403,17 @@ mod tests {
         assert_eq!(known_machine(&cpu, Some(gpu.report()), there), None);
         let measured = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
         assert!(measured.knows(&types) && Machine::load(&files[0]).unwrap() == measured);
+        let of_disk = MachineOptions { disk: Some(folder.path().join("disk")), ..options.clone() };
+        std::fs::write(folder.path().join("disk"), vec![7; 32 << 20]).unwrap();
+        let with_disk = cached_machine(&cpu, Some(&gpu), &types, &of_disk, &mut always).unwrap();
+        assert_eq!(with_disk.disk.is_some(), cfg!(target_os = "linux"));
+        assert_eq!(Machine { disk: None, ..with_disk.clone() }, measured, "only the disk is measured");
+        std::fs::remove_file(folder.path().join("disk")).unwrap();
+        let further = [TensorType::F16, TensorType::Q5_0];
+        for (types, options) in [(&types, &options), (&further, &options), (&types, &of_disk)] {
+            let again = cached_machine(&cpu, Some(&gpu), types, options, &mut always).unwrap();
+            assert!(again.disk == with_disk.disk && again.knows(types), "the disk is measured once");
+        }
         let alone = cached_machine(&cpu, None, &types, &options, &mut always).unwrap();
         assert!(alone.gpu.is_none() && alone.knows(&types));
     }

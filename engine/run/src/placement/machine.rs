@@ -224,6 +224,11 @@ impl Machine {
         Machine { version: VERSION, cpu, gpu, assumed: false, memory: MemorySizes::default(), disk: None }
     }
 
+    /// Sets the bytes per second of large reads from the disk, rounded like the other speeds.
+    pub fn with_disk(self, disk: Option<f64>) -> Self {
+        Machine { disk: disk.map(|rate| format!("{rate:.3e}").parse().unwrap_or(rate)), ..self }
+    }
+
     /// A typical desktop: two channels of DDR4, and a mid-range graphics card. Used if nothing can
     /// be measured.
     pub fn typical() -> Self {

@@ -124,7 +124,13 @@ fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let (neuron_major, report) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
         assert!(report.matrices > 0 && sparsity.makes_neuron_major(&model, false));
-        assert_eq!(sparsity.neuron_major_outline(&model, false).map(|(_, bytes)| bytes), Some(report.bytes));
+        let copies = |bytes: Option<u64>| {
+            let room = WeightRoom { bytes, on_device: 0 };
+            sparsity.neuron_major_outline(&model, false, room).map(|(_, bytes)| bytes)
+        };
+        assert_eq!(copies(None), Some(report.bytes));
+        let enough = model.checkpoint.tensor_bytes() + report.bytes;
+        assert_eq!([enough, enough - 1].map(|room| copies(Some(room))), [Some(report.bytes), None]);
         let options = EngineOptions { sparsity, stream_prompts: Some(true), ..EngineOptions::default() };
         let [closed, open] =
             [&model, &neuron_major].map(|model| unopened_planner(model, &options, all.first()).unwrap());

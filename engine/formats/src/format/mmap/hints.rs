@@ -30,6 +30,25 @@ pub(crate) fn page_bytes() -> usize {
     bytes.filter(|bytes: &usize| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
+/// Bytes of the pages of `map`, a whole map, that are in memory. `None` if the system does not
+/// tell.
+pub(crate) fn resident_bytes(map: &[u8]) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let page = page_bytes();
+        let mut states = vec![0u8; map.len().div_ceil(page)];
+        // SAFETY: the map begins at a page, and the call writes one byte for each of its pages.
+        let done = unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), states.as_mut_ptr().cast()) };
+        let resident = states.iter().filter(|state| **state & 1 == 1).count() * page;
+        (done == 0).then_some(resident as u64)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = map;
+        None
+    }
+}
+
 /// Starts reading `pages`, a part of a map that begins at a page. Returns before the reads end.
 pub(crate) fn read_soon(pages: &[u8]) {
     pages.chunks(LONGEST_HINT).for_each(|part| advise(part, PageHint::WillNeed));
@@ -49,15 +68,30 @@ pub(crate) fn forget(pages: &[u8], file: &File, offset: u64) {
     advise(pages, PageHint::DontNeed);
     // Without this call, Linux keeps the pages in its cache.
     #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::AsRawFd;
-        if let (Ok(offset), Ok(len)) = (offset.try_into(), pages.len().try_into()) {
-            // SAFETY: the descriptor is open, and the call only changes what the system caches.
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
-        }
-    }
+    drop_cached(file, offset, pages.len());
     #[cfg(not(target_os = "linux"))]
     let _ = (file, offset);
+}
+
+/// Drops `len` bytes of `file` from the system's cache, except pages that a program has mapped.
+#[cfg(target_os = "linux")]
+pub(super) fn drop_cached(file: &File, offset: u64, len: usize) {
+    if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
+        advise_file(file, offset, len, libc::POSIX_FADV_DONTNEED);
+    }
+}
+
+/// Reads no more of `file` than is asked for.
+#[cfg(target_os = "linux")]
+pub(super) fn read_exactly(file: &File) {
+    advise_file(file, 0, 0, libc::POSIX_FADV_RANDOM);
+}
+
+#[cfg(target_os = "linux")]
+fn advise_file(file: &File, offset: libc::off_t, len: libc::off_t, advice: libc::c_int) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open, and the call only changes what the system caches.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, advice) };
 }
 
 #[cfg(unix)]

@@ -13,6 +13,7 @@
 pub(super) mod hints;
 #[cfg(unix)]
 mod lost;
+mod uncached;
 
 use std::{
     fs::{self, File},
@@ -23,6 +24,7 @@ use std::{
 #[cfg(unix)]
 pub use lost::survive_lost_files;
 use memmap2::{Mmap, MmapMut};
+pub use uncached::UncachedFile;
 
 use super::Bytes;
 #[cfg(unix)]

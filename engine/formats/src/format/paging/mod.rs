@@ -19,4 +19,4 @@ mod pager_state;
 mod read_ahead;
 mod tensor_pages;
 
-pub use pager::{PagedTensor, Pager, PagerFigures, ReadRows};
+pub use pager::{PagedAccess, PagedTensor, Pager, PagerFigures, ReadRows};

@@ -140,6 +140,11 @@ impl PageReaders {
         PageReaders(shared)
     }
 
+    /// The files whose pages are read and dropped.
+    pub fn files(&self) -> &[PagedFile] {
+        &self.0.files
+    }
+
     /// Hands over requests. If `waits`, returns when the reads of needed pages have begun.
     pub fn request(&self, requests: PageRequests, waits: bool) {
         let PageRequests { needed, ahead, drops } = requests;

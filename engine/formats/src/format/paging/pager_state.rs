@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, ops::Range};
 
 use super::{
-    PagedTensor, ReadRows, kept_pieces,
+    PagedAccess, PagedTensor, ReadRows, kept_pieces,
     read_ahead::ReadAhead,
     tensor_pages::{PageRun, Presence, TensorPages},
 };
@@ -50,7 +50,7 @@ pub(super) struct PagerState {
     page: usize,
     /// Most bytes in memory.
     budget: u64,
-    /// Bytes of the budget that are not for kept pieces.
+    /// Bytes of the budget that are not for kept pieces, by the last choice of these.
     window: u64,
     /// Pieces in memory that are not kept, in the order in which they leave. Some may have become
     /// kept or absent since.
@@ -68,34 +68,58 @@ pub(super) struct PagerState {
     passes: u32,
 }
 
-/// A mapped file: the address of its map.
+/// The map of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileBase {
     pub address: usize,
+    pub len: usize,
+}
+
+/// Bytes of a file, by their addresses.
+struct TensorBytes {
+    start: usize,
+    end: usize,
+    access: PagedAccess,
+}
+
+impl TensorBytes {
+    /// The bytes of `tensors` in the order of their addresses, each once. The experts of a matrix
+    /// are joined, because a page at a border belongs to two of them.
+    fn of(tensors: &[PagedTensor]) -> Vec<TensorBytes> {
+        let bytes = |of: &PagedTensor| {
+            let start = of.data.as_ptr().addr();
+            TensorBytes { start, end: start + of.data.len(), access: of.access }
+        };
+        let mut all: Vec<TensorBytes> = tensors.iter().map(bytes).collect();
+        all.sort_by_key(|it| (it.start, std::cmp::Reverse(it.end)));
+        all.dedup_by(|later, first| {
+            let of_experts = later.access == PagedAccess::Experts && first.access == PagedAccess::Experts;
+            let is_joined = later.start < first.end || (later.start == first.end && of_experts);
+            if later.start < first.end && later.access == PagedAccess::Matrix {
+                // A head that is also the table of embeddings is read whole.
+                first.access = PagedAccess::Matrix;
+            }
+            first.end = if is_joined { first.end.max(later.end) } else { first.end };
+            is_joined
+        });
+        all
+    }
 }
 
 impl PagerState {
-    /// Creates the state of tensors of `files`, none of whose pages is in memory.
-    pub fn new(tensors: &[PagedTensor<'_>], files: &[FileBase], budget: u64, page: usize) -> Self {
-        let tensor = |of: &PagedTensor<'_>| {
-            let (address, len) = (of.data.as_ptr().addr(), of.data.len());
-            let (file, base) =
-                files.iter().enumerate().filter(|(_, file)| file.address <= address).max_by_key(|it| it.1.address)?;
-            let start = address - base.address;
-            Some(TensorPages::new(base.address, file, start..start + len, page, of.chosen))
+    /// Creates the state of tensors of `files`. Pages of kept pieces may be in memory, and
+    /// [`PagerState::absent`] must be dropped.
+    pub fn new(tensors: &[PagedTensor], files: &[FileBase], budget: u64, page: usize) -> Self {
+        let tensor = |TensorBytes { start, end, access }| {
+            let contains = |file: &FileBase| file.address <= start && end <= file.address + file.len;
+            let file = files.iter().position(contains)?;
+            let address = files[file].address;
+            Some(TensorPages::new(address, file, start - address..end - address, page, access))
         };
-        let mut tensors: Vec<TensorPages> = tensors.iter().filter_map(tensor).collect();
-        tensors.sort_by_key(|tensor| (tensor.address, std::cmp::Reverse(tensor.len)));
-        tensors.dedup_by(|later, first| later.address < first.address + first.len);
-        let all: u64 = tensors.iter().map(TensorPages::all_bytes).sum();
-        let whole = tensors.iter().filter(|tensor| !tensor.chosen);
-        let largest = whole.map(TensorPages::all_bytes).max().unwrap_or(0);
-        // Room for the absent bytes of the largest matrix while those of the one before leave.
-        let absent = (1.0 - budget as f64 / all.max(1) as f64).max(0.0) * 2.0 * largest as f64;
-        let window = (absent as u64).min(budget / 4).max(budget / 8);
+        let tensors: Vec<TensorPages> = TensorBytes::of(tensors).into_iter().filter_map(tensor).collect();
         let ahead = ReadAhead::new(tensors.len());
         let passing = VecDeque::new();
-        let [present, unused, read] = [0; 3];
+        let [window, present, unused, read] = [0; 4];
         let mut new = PagerState {
             tensors,
             page,
@@ -110,7 +134,36 @@ impl PagerState {
             passes: 0,
         };
         new.choose();
+        for tensor in &mut new.tensors {
+            for piece in (0..tensor.pieces.len()).filter(|piece| tensor.pieces[*piece].kept).collect::<Vec<_>>() {
+                tensor.pieces[piece].presence = Presence::Unknown;
+                new.present += tensor.bytes(piece);
+            }
+        }
         new
+    }
+
+    /// The pages of file `file`, of `len` bytes, that are not in memory as far as this state knows.
+    /// They include the pages outside the tensors.
+    pub fn absent(&self, file: usize, len: usize) -> Vec<PageRun> {
+        let (mut runs, mut at) = (Vec::new(), 0);
+        let mut to = |end: usize, next: usize| {
+            if at < end {
+                PageRun { file, start: at, end }.push_to(&mut runs);
+            }
+            at = at.max(next);
+        };
+        for tensor in self.tensors.iter().filter(|tensor| tensor.run(0).file == file) {
+            let present = (0..tensor.pieces.len()).filter(|piece| tensor.pieces[*piece].presence != Presence::Absent);
+            present.map(|piece| tensor.run(piece)).for_each(|run| to(run.start, run.end));
+        }
+        to(len, len);
+        runs
+    }
+
+    /// Bytes of all tensors.
+    pub fn all_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.len as u64).sum()
     }
 
     /// Bytes in memory.
@@ -127,12 +180,16 @@ impl PagerState {
     pub fn begin_pass(&mut self, single: bool) {
         self.counts = single;
         self.ahead.begin_pass(single);
+        // The first pass shows which tensors are in use.
+        let mut is_due = self.passes == 0 && self.tensors.iter().any(|tensor| tensor.used);
         if single {
             self.passes += 1;
             self.tensors.iter_mut().for_each(|tensor| tensor.counts.next_token());
-            if self.passes.is_power_of_two() && self.passes > 1 || self.passes.is_multiple_of(PASSES_PER_CHOICE) {
-                self.choose();
-            }
+            is_due |= self.passes.is_power_of_two() && self.passes > 1;
+            is_due |= self.passes.is_multiple_of(PASSES_PER_CHOICE);
+        }
+        if is_due {
+            self.choose();
         }
     }
 
@@ -144,7 +201,7 @@ impl PagerState {
             let Some(rows) = rows else {
                 let pieces = self.tensors[tensor].pieces_of(bytes);
                 pieces.for_each(|piece| self.touch(tensor, piece, when, &mut requests.needed));
-                if when == Announced::Now && !self.tensors[tensor].chosen {
+                if when == Announced::Now && self.tensors[tensor].access == PagedAccess::Matrix {
                     self.ahead.note(tensor);
                 }
                 continue;
@@ -190,6 +247,7 @@ impl PagerState {
         if now && self.counts {
             of.counts.add(piece as u32);
         }
+        of.used |= now;
         let state = &mut of.pieces[piece];
         match state.presence {
             Presence::Absent => {
@@ -198,6 +256,12 @@ impl PagerState {
                     self.passing.push_back(PieceIndex { tensor: tensor as u32, piece: piece as u32 });
                 }
                 self.present += bytes;
+                self.read += bytes;
+                self.unused += if now { 0 } else { bytes };
+                of.run(piece).push_to(runs);
+            }
+            Presence::Unknown => {
+                state.presence = if now { Presence::Used } else { Presence::Ahead };
                 self.read += bytes;
                 self.unused += if now { 0 } else { bytes };
                 of.run(piece).push_to(runs);
@@ -246,7 +310,7 @@ impl PagerState {
                     state.presence = Presence::Used;
                     self.passing.push_back(index);
                 }
-                Presence::Ahead | Presence::Used => {
+                Presence::Ahead | Presence::Used | Presence::Unknown => {
                     self.unused -= if state.presence == Presence::Ahead { bytes } else { 0 };
                     state.presence = Presence::Absent;
                     self.present -= bytes;
@@ -256,8 +320,25 @@ impl PagerState {
         }
     }
 
+    /// Bytes for pieces that pass through: room for the absent bytes of the largest matrix while
+    /// those of the one before leave. Rows and experts that a token chooses need more, because they
+    /// stay in the window until they were used often enough to be kept.
+    ///
+    /// Tensors that no pass has read do not count. They may be in a GPU's memory.
+    fn window(&self) -> u64 {
+        let is_known = self.tensors.iter().any(|tensor| tensor.used);
+        let used = || self.tensors.iter().filter(|tensor| tensor.used || !is_known);
+        let all: u64 = used().map(TensorPages::all_bytes).sum();
+        let largest =
+            used().filter(|tensor| tensor.access == PagedAccess::Matrix).map(TensorPages::all_bytes).max().unwrap_or(0);
+        let absent = (1.0 - self.budget as f64 / all.max(1) as f64).max(0.0) * 2.0 * largest as f64;
+        let least = if used().any(TensorPages::is_chosen) { self.budget / 8 } else { 0 };
+        (absent as u64).min(self.budget / 4).max(least)
+    }
+
     /// Chooses the kept pieces. Pieces in memory that are not kept any more enter the window.
     fn choose(&mut self) {
+        self.window = self.window();
         let kept: Vec<Vec<bool>> =
             self.tensors.iter().map(|tensor| tensor.pieces.iter().map(|piece| piece.kept).collect()).collect();
         kept_pieces::choose(&mut self.tensors, self.budget - self.window);
@@ -292,10 +373,10 @@ mod tests {
         (0..n).map(|at| Matrix::new(TensorType::F32, MATRIX / PAGE * 2, COLS, data(at)).unwrap()).collect()
     }
 
-    fn state(matrices: &[Matrix], chosen: bool, budget: usize) -> PagerState {
-        let data: Vec<Bytes> = matrices.iter().map(|it| it.bytes().clone()).collect();
-        let tensors: Vec<PagedTensor<'_>> = data.iter().map(|data| PagedTensor { data, chosen }).collect();
-        let base = FileBase { address: matrices[0].data().as_ptr().addr() };
+    fn state(matrices: &[Matrix], access: PagedAccess, budget: usize) -> PagerState {
+        let tensors = matrices.iter().map(|it| PagedTensor { data: it.bytes().clone(), access });
+        let tensors: Vec<PagedTensor> = tensors.collect();
+        let base = FileBase { address: matrices[0].data().as_ptr().addr(), len: matrices.len() * MATRIX };
         PagerState::new(&tensors, &[base], budget as u64, PAGE)
     }
 
@@ -307,7 +388,7 @@ mod tests {
     fn matrices_read_in_a_cycle_keep_what_fits_and_read_the_rest_ahead() {
         let matrices = matrices(8);
         let budget = 6 * MATRIX;
-        let mut state = state(&matrices, false, budget);
+        let mut state = state(&matrices, PagedAccess::Matrix, budget);
         let (mut before, mut late) = (0, 0);
         for pass in 0..20 {
             state.begin_pass(true);
@@ -322,15 +403,16 @@ mod tests {
             }
         }
         let read = state.read() - before;
-        // A cycle through the system's cache would read all 8 matrices.
-        assert!(read <= 4 * MATRIX as u64, "{read}");
+        // A cycle through the system's cache would read all 8 matrices. 2 do not fit, and their
+        // window takes a half.
+        assert!(state.window <= (MATRIX / 2) as u64 && read <= (MATRIX * 5 / 2) as u64, "{read}");
         assert!(late * 4 <= read, "{late} of {read} bytes were not read ahead");
     }
 
     #[test]
     fn rows_that_fire_often_stay_in_memory() {
         let matrices = matrices(4);
-        let mut state = state(&matrices, false, MATRIX);
+        let mut state = state(&matrices, PagedAccess::Matrix, MATRIX);
         let rows = matrices[0].rows() as u32;
         let (mut needed, mut used) = (0, 0);
         for pass in 0..200u32 {
@@ -355,9 +437,48 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_table_do_not_enlarge_the_window() {
+        let matrices = matrices(8);
+        let tensor = |weight: &Matrix, access| PagedTensor { data: weight.bytes().clone(), access };
+        let mut tensors: Vec<_> = matrices[1..].iter().map(|weight| tensor(weight, PagedAccess::Matrix)).collect();
+        tensors.push(tensor(&matrices[0], PagedAccess::Table));
+        let base = FileBase { address: matrices[0].data().as_ptr().addr(), len: 8 * MATRIX };
+        let mut state = PagerState::new(&tensors, &[base], 7 * MATRIX as u64 - 8192, PAGE);
+        for _ in 0..8 {
+            state.begin_pass(true);
+            state.announce([ReadRows { weight: &matrices[0], rows: Some(&[7]) }].into_iter(), Announced::Now);
+            matrices[1..].iter().for_each(|weight| {
+                state.announce([ReadRows { weight, rows: None }].into_iter(), Announced::Now);
+            });
+        }
+        assert!(state.window < (MATRIX / 2) as u64, "{}", state.window);
+        let rows = state.tensors[0].pieces.iter().filter(|piece| piece.presence != Presence::Absent).count();
+        assert!(rows <= 3, "{rows} pages of the table are in memory");
+        // Rows of other matrices need a larger one.
+        state.announce([ReadRows { weight: &matrices[1], rows: Some(&[7]) }].into_iter(), Announced::Now);
+        assert!(state.window() >= (7 * MATRIX as u64 - 8192) / 8);
+    }
+
+    #[test]
+    fn pages_that_are_not_kept_are_absent_at_first() {
+        let matrices = matrices(4);
+        let mut state = state(&matrices[1..3], PagedAccess::Matrix, MATRIX);
+        let absent = state.absent(0, 4 * MATRIX);
+        assert_eq!(bytes(&absent) + state.present() as usize, 4 * MATRIX);
+        assert!(state.present() > 0 && state.present() <= MATRIX as u64);
+        assert_eq!((absent[0].start, absent[absent.len() - 1].end), (0, 4 * MATRIX));
+        // A piece that may be in memory is requested and counted once.
+        let before = state.present();
+        state.begin_pass(true);
+        let requests = state.announce([ReadRows { weight: &matrices[1], rows: None }].into_iter(), Announced::Now);
+        assert_eq!(bytes(&requests.needed), MATRIX);
+        assert!(state.present() <= MATRIX as u64 && state.present() <= before + MATRIX as u64);
+    }
+
+    #[test]
     fn prompts_are_not_counted_and_foreign_bytes_are_left_alone() {
         let all = matrices(3);
-        let mut state = state(&all[..2], true, MATRIX);
+        let mut state = state(&all[..2], PagedAccess::Experts, 2 * MATRIX);
         state.begin_pass(false);
         let read = |weight| [ReadRows { weight, rows: None }].into_iter();
         assert!(bytes(&state.announce(read(&all[0]), Announced::Soon).needed) == MATRIX && state.unused > 0);

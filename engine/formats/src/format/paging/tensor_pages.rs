@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::PagedAccess;
 use thermocline_base::telemetry::DecayedCounts;
 
 /// Bytes of a piece of a matrix that is read whole.
@@ -17,6 +18,8 @@ pub(super) enum Presence {
     /// Not in memory.
     #[default]
     Absent,
+    /// Perhaps in memory, because the file was read before. It counts as in memory.
+    Unknown,
     /// Read, or being read, before it is used.
     Ahead,
     /// Used once.
@@ -64,13 +67,15 @@ pub(super) struct TensorPages {
     pub address: usize,
     /// Number of bytes.
     pub len: usize,
-    /// True for experts, whose order of use is never the previous one.
-    pub chosen: bool,
+    /// How passes read it.
+    pub access: PagedAccess,
     /// Bytes of a piece, whole pages.
     pub piece: usize,
     pub pieces: Vec<PieceState>,
     /// Recent uses of each piece.
     pub counts: DecayedCounts,
+    /// True if any byte was read since the pager knows the tensor.
+    pub used: bool,
     /// All pages of the matrix. The first and the last may be shared with neighbours.
     pages: PageRun,
     /// Bytes before the matrix in its first page.
@@ -79,14 +84,18 @@ pub(super) struct TensorPages {
 
 impl TensorPages {
     /// Divides a tensor, `bytes` of a file that is mapped at `base`.
-    pub fn new(base: usize, file: usize, bytes: Range<usize>, page: usize, chosen: bool) -> Self {
+    pub fn new(base: usize, file: usize, bytes: Range<usize>, page: usize, access: PagedAccess) -> Self {
         let start = bytes.start / page * page;
         let pages = PageRun { file, start, end: bytes.end.div_ceil(page) * page };
-        let piece = if chosen { EXPERT_PIECE } else { WHOLE_PIECE }.max(page);
+        let piece = match access {
+            PagedAccess::Matrix | PagedAccess::Table => WHOLE_PIECE,
+            PagedAccess::Experts => EXPERT_PIECE,
+        };
+        let piece = piece.max(page);
         let pieces = vec![PieceState::default(); pages.len().div_ceil(piece)];
         let counts = DecayedCounts::new(pieces.len(), HALF_LIFE);
         let (address, lead, len) = (base + bytes.start, bytes.start - start, bytes.len());
-        TensorPages { address, len, chosen, piece, pieces, counts, pages, lead }
+        TensorPages { address, len, access, piece, pieces, counts, used: false, pages, lead }
     }
 
     /// The pieces that contain `bytes` of the matrix.
@@ -103,6 +112,15 @@ impl TensorPages {
     /// Bytes of a piece.
     pub fn bytes(&self, piece: usize) -> u64 {
         self.run(piece).len() as u64
+    }
+
+    /// True if a pass chooses the parts that it reads: experts, or neurons that fire.
+    pub fn is_chosen(&self) -> bool {
+        match self.access {
+            PagedAccess::Matrix => self.piece < WHOLE_PIECE,
+            PagedAccess::Experts => true,
+            PagedAccess::Table => false,
+        }
     }
 
     /// Bytes of all pieces.
@@ -135,7 +153,7 @@ mod tests {
     fn pieces_cover_the_matrix_and_splitting_keeps_their_state() {
         let page = 4096;
         let (start, len) = (3 * page + 100, 2 * WHOLE_PIECE);
-        let mut tensor = TensorPages::new(1 << 20, 0, start..start + len, page, false);
+        let mut tensor = TensorPages::new(1 << 20, 0, start..start + len, page, PagedAccess::Matrix);
         assert_eq!((tensor.pieces.len(), tensor.all_bytes()), (3, (len + page) as u64));
         assert_eq!((0..3).map(|piece| tensor.bytes(piece)).sum::<u64>(), tensor.all_bytes());
         assert_eq!(tensor.pieces_of(0..len), 0..3);

@@ -4,11 +4,18 @@
 use smallvec::SmallVec;
 
 use super::FfnBlock;
-use thermocline_formats::format::ReadRows;
+use thermocline_formats::format::{Matrix, ReadRows};
 use thermocline_model::{Down, FfnWeights};
 
 /// The matrices of a few FFNs.
 type Reads<'a> = SmallVec<[ReadRows<'a>; 32]>;
+
+/// Announces the rows `rows` of `table`, of which a token reads one.
+pub(super) fn of_table(table: &Matrix, rows: &[u32]) {
+    if let Some(pager) = table.pager() {
+        pager.read(std::iter::once(ReadRows { weight: table, rows: Some(rows) }));
+    }
+}
 
 /// Announces all matrices of `blocks`.
 pub(super) fn of_blocks(blocks: &[FfnBlock<'_>]) {

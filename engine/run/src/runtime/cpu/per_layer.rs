@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::WHAT;
+use super::{WHAT, paged_reads};
 use crate::runtime::scratch::{grow, held_bytes};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
@@ -40,6 +40,7 @@ impl PerLayerInputs {
         cpu.scale(projected, 1.0 / (config.d_model as f32).sqrt());
         cpu.rms_norm(projected, None, &table.norm.weight, config.norm_eps);
         let scale = (width as f32).sqrt();
+        paged_reads::of_table(&table.rows, tokens);
         for (t, (id, projected)) in tokens.iter().zip(projected.chunks_exact(all)).enumerate() {
             table.rows.dequantise_row(*id as usize, row);
             let layers = projected.chunks_exact(width).zip(row.chunks_exact(width)).enumerate();

@@ -12,6 +12,7 @@ use super::{
     attention::{AttentionTask, CpuAttention},
     layer_ffn::{LayerFfn, LayerTask},
     norm::norm_rows,
+    paged_reads,
     per_layer::PerLayerInputs,
     recurrent::{MixerTask, RecurrentMixer, RowsState},
     same_bits::same_bits,
@@ -261,6 +262,10 @@ impl Processor for CpuProcessor {
         self.attention.begin(sequences);
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
+        // A head that is also the table is read whole.
+        if !weights.tied {
+            paged_reads::of_table(&weights.token_embedding, tokens);
+        }
         for (row, ((x, id), at)) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.places).enumerate() {
             if let Some(input) = pass.input(row) {
                 x.copy_from_slice(input);
