@@ -271,7 +271,10 @@ impl DeviceManager {
         if !due {
             return Ok(());
         }
-        let Some((model, residency)) = forward.residency() else { return Ok(()) };
+        let Some((model, residency)) = forward.residency() else {
+            self.moving = false;
+            return Ok(());
+        };
         match residency.settle(model, &mut caches(contexts)) {
             Ok(more) => self.moving = more,
             Err(error @ Error::Gpu { .. }) => return Err(error),

@@ -34,6 +34,7 @@ mod neurons;
 mod one_text;
 mod placed;
 mod predictor;
+mod preferred_answers;
 mod prepare;
 mod published_keys;
 mod recurrent_models;

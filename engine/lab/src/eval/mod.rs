@@ -6,7 +6,7 @@
 //! logit, and [`switching_off()`] how far the logit falls without them. [`neuron_lens()`] lists the
 //! tokens that a neuron promotes, and [`token_neurons()`] the neurons that promote some tokens.
 //!
-//! [`route_price()`] measures what a preference for resident experts costs and saves.
+//! [`route_prices()`] measures what a preference for resident experts costs and saves.
 //!
 //! A [`Corpus`] holds the scored tokens, a [`Method`] tells how they are computed. [`plot`] draws
 //! charts.
@@ -46,7 +46,7 @@ pub use neuron_lens::{NeuronLens, neuron_lens};
 pub use observer::{Activity, Control, LayerActivity};
 pub use perplexity::{Perplexity, perplexity};
 pub use recall::{LayerRecall, Recall, recall};
-pub use route_prices::{DROP, NEAR, RoutePrice, priced_preferences, route_price};
+pub use route_prices::{DROP, NEAR, RoutePrice, priced_preferences, route_prices};
 pub use score::{Method, Phase};
 pub use statistics::{Estimate, Percentiles};
 pub use sweep::{SweepPoint, SweepSetup, sweep};
