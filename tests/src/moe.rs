@@ -30,6 +30,7 @@ pub fn wide() -> Model {
         up: linear(width, d, 0.2),
         down: Down::Outputs(linear(d, width, 0.2)),
         limit: None,
+        gate_scales: None,
     };
     for layer in &mut model.weights.layers {
         let shared = expert(2 * WIDTH);

@@ -82,6 +82,7 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
         // The bias belongs to the outputs, so it stays whole.
         down: Down::Neurons(Linear { weight: rows(&down.weight, &kept)?, bias: down.bias.clone() }),
         limit: ffn.limit,
+        gate_scales: ffn.gate_scales.as_ref().map(|scales| kept.iter().map(|neuron| scales[*neuron]).collect()),
     })
 }
 

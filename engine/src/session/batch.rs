@@ -58,7 +58,6 @@ pub(super) fn compute_batch(
     let mut routes = rows.first().map_or(RoutePreference::OFF, |row| row.generation.routes);
     routes.frozen = rows.iter().any(|row| row.generation.routes.frozen);
     forward.set_routes(routes);
-    adaptation.hold(routes.frozen && !routes.is_off());
     let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
     for BatchRow { context, generation, token, .. } in rows.iter_mut() {
         let Some(kv) = context.kv_mut() else {

@@ -278,7 +278,10 @@ impl DeviceManager {
         if !due {
             return Ok(());
         }
-        let Some((model, residency)) = forward.residency() else { return Ok(()) };
+        let Some((model, residency)) = forward.residency() else {
+            self.moving = false;
+            return Ok(());
+        };
         match residency.settle(model, &mut caches(contexts)) {
             Ok(more) => {
                 if self.moving && !more {

@@ -226,6 +226,11 @@ impl<'a> Generation<'a> {
         })
     }
 
+    /// True if the answer depends on the experts that are resident. They stay until it ends.
+    pub fn holds_experts(&self) -> bool {
+        self.routes.frozen && !self.routes.is_off()
+    }
+
     /// True before the first token is chosen.
     pub fn in_prompt(&self) -> bool {
         self.progress.stats.generated_tokens == 0

@@ -2,6 +2,7 @@
 //! in one pass, then a chunk of one prompt.
 
 mod drafting;
+mod placing;
 mod turn;
 
 use std::{
@@ -108,7 +109,9 @@ pub(super) fn serve(
     let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
     let EngineProcessors { forward, drafter } = processors;
-    let mut worker = EngineWorker { state, forward, drafter, device, conversations, meter, evictions: 0, turns };
+    let (evictions, placement_due) = (0, false);
+    let mut worker =
+        EngineWorker { state, forward, drafter, device, conversations, meter, evictions, turns, placement_due };
     // State that a panic leaves half changed is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("an internal error occurred ({}); open the model again", panic_message(panic.as_ref()));
@@ -150,6 +153,9 @@ struct EngineWorker<'a> {
     /// How often neurons were released since the last token.
     evictions: usize,
     turns: Turns,
+    /// True if a change of the placement waits for the end of an answer
+    /// ([`EngineWorker::postpones_placement`]).
+    placement_due: bool,
 }
 
 impl EngineWorker<'_> {
@@ -246,6 +252,7 @@ impl EngineWorker<'_> {
                     while self.step(at, usize::MAX) {}
                     self.conversations.remove(at);
                     telemetry.sessions.subtract(1);
+                    self.hold_experts();
                 }
             }
             EngineCommand::Wake => self.end_cancelled(),
@@ -261,18 +268,18 @@ impl EngineWorker<'_> {
             EngineCommand::Lend(turn) => turn.wait(),
             EngineCommand::Reserve { bytes } => {
                 self.state.planner.reserve_more(bytes);
-                self.replan();
+                if !self.postpones_placement() {
+                    self.replan();
+                }
             }
             EngineCommand::SetMachine { machine } => {
                 self.state.planner.clear_reserve();
                 if let Some(machine) = machine {
                     self.state.planner.set_machine(*machine);
                 }
-                self.update_planned_context();
-                let mut contexts: Vec<&mut SessionContext> =
-                    self.conversations.iter_mut().map(|it| &mut it.context).collect();
-                let events = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
-                self.send_device_events(&events);
+                if !self.postpones_placement() {
+                    self.replan_for_new_speeds();
+                }
             }
             EngineCommand::Loaded { number, mut result } => {
                 let drafter = result.as_mut().ok().and_then(|device| device.drafter.take());
@@ -295,7 +302,9 @@ impl EngineWorker<'_> {
             tracing::info!(mode = %now.mode, reason = now.reason, "the sparsity mode changes");
             self.forward.set_sparsity(now.mode);
             self.state.planner.set_sparsity(now.mode);
-            self.replan();
+            if !self.postpones_placement() {
+                self.replan();
+            }
         }
         *self.state.sparsity.lock() = now;
         let adaptation = &self.state.planner.adaptation;
@@ -304,29 +313,15 @@ impl EngineWorker<'_> {
         }
         adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
         self.update_planned_context();
-        if let Some(bytes) = settings.budget {
+        if let Some(bytes) = settings.budget
+            && !self.postpones_placement()
+        {
             self.fit_drafter(bytes);
             let mut contexts: Vec<&mut SessionContext> =
                 self.conversations.iter_mut().map(|it| &mut it.context).collect();
             let events = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
             self.send_device_events(&events);
         }
-    }
-
-    /// Plans for the caches that are on the device or soon will be there.
-    fn update_planned_context(&self) {
-        let is_active =
-            |it: &&ServedSession<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
-        let active = self.conversations.iter().filter(is_active);
-        let (tokens, contexts) = active.fold((0, 0), |(sum, n), it| (sum + it.context.capacity(), n + 1));
-        self.state.planner.set_contexts(tokens, contexts);
-    }
-
-    /// Solves for a new plan. True on success.
-    fn replan(&mut self) -> bool {
-        self.update_planned_context();
-        let mut contexts: Vec<&mut SessionContext> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        self.device.replan(&mut self.forward, &mut contexts)
     }
 
     /// Ends requests that were cancelled before they started. Running requests notice a
@@ -400,6 +395,7 @@ impl EngineWorker<'_> {
                 self.start(at);
             }
         }
+        self.hold_experts();
         let candidates = self.candidates();
         // On a device a pass of several sequences skips nothing, unlike passes of single sequences.
         let mode = self.forward.sparsity();
@@ -408,11 +404,8 @@ impl EngineWorker<'_> {
         let mut turn = self.turns.next(&candidates, mode != Sparsity::Dense);
         turn.together &= !apart && turn.tokens.len() <= self.forward.chunk();
         self.take_turn(&turn, &candidates);
-        let mut contexts: Vec<&mut SessionContext> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        let adapts = self.state.planner.adaptation.is_on();
-        if let Err(error) = self.device.move_weights(adapts, &mut self.forward, &mut contexts) {
-            self.continue_on_cpu(error);
-        }
+        self.hold_experts();
+        self.move_weights();
     }
 
     /// Continues on the CPU after the device has failed.

@@ -67,6 +67,23 @@ fn measurements_print_tables_and_write_files() {
 }
 
 #[test]
+fn scores_of_skipped_neurons_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/llama-silu-gqa");
+    let (text, csv) = (path("text"), path("csv"));
+    let shared = ["--text", &text, "--calibrate", &text, "--ctx", "32", "--chunks", "4", "--device", "cpu"];
+    let skips = |flags: &[&str]| thermocline(&[&["eval", "skips"], &shared[..], flags].concat());
+    let table = skips(&["-m", model, "--windows", "2", "--shares", "0.3,0.5", "--csv", &csv]).ok();
+    assert!(table.contains("gate, by layer") && table.contains("worth, by side"), "{table}");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 2 * 6);
+    assert!(skips(&["-m", model, "--shares", "1"]).refusal().contains("a fraction from 0 to below 1"));
+    let opt = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/opt");
+    assert!(skips(&["-m", opt]).refusal().contains("gated dense FFNs"));
+}
+
+#[test]
 fn perplexity_does_not_depend_on_the_placement() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -36,6 +36,7 @@ mod one_text;
 mod picture_tokens;
 mod placed;
 mod predictor;
+mod preferred_answers;
 mod prepare;
 mod published_keys;
 mod recurrent_models;

@@ -13,6 +13,7 @@ mod report;
 mod result_table;
 mod routes;
 mod setup;
+mod skips;
 mod sweep;
 
 use clap::{Args, Subcommand};
@@ -53,6 +54,7 @@ enum Measurement {
     Kl(kl::KlArgs),
     Recall(recall::RecallArgs),
     Sweep(sweep::SweepArgs),
+    Skips(skips::SkipsArgs),
     Firing(firing::FiringArgs),
     Adapt(adapt::AdaptArgs),
     Routes(routes::RoutesArgs),
@@ -67,6 +69,7 @@ pub fn eval(args: &EvalArgs) -> Outcome {
         Measurement::Kl(args) => kl::kl(args),
         Measurement::Recall(args) => recall::recall(args),
         Measurement::Sweep(args) => sweep::sweep(args),
+        Measurement::Skips(args) => skips::skips(args),
         Measurement::Firing(args) => firing::firing(args),
         Measurement::Adapt(args) => adapt::adapt(args),
         Measurement::Routes(args) => routes::routes(args),

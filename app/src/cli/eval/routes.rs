@@ -8,7 +8,7 @@ use thermocline_engine::{
     eval::{
         RoutePrice,
         plot::{Axis, Curve, Figure, Panel, svg},
-        priced_preferences, route_price,
+        priced_preferences, route_prices,
     },
     model::Model,
     placement::{Machine, WORTHWHILE_EXPERTS},
@@ -183,12 +183,9 @@ fn price(args: &RoutesArgs) -> Outcome {
     let slots = args.places.iter().copied().min().unwrap_or(fifth);
     let preferences = priced_preferences();
     let tokens: usize = texts.iter().map(|text| text.len()).sum();
-    let (all, mut prices) = ((tokens * preferences.len()) as u64, Vec::new());
     let mut progress = TerminalProgress::new("decoding", ProgressUnit::Tokens);
-    for (at, preference) in preferences.into_iter().enumerate() {
-        let mut show = |done: usize| progress.set((at * tokens + done) as u64, all);
-        prices.push(route_price(&model, Cpu::new(&args.cpu.options())?, &texts, slots, preference, &mut show)?);
-    }
+    let mut show = |done: usize| progress.set(done as u64, tokens as u64);
+    let prices = route_prices(&model, &args.cpu.options(), &texts, slots, &preferences, &mut show)?;
     drop(progress);
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}: {tokens} tokens, {slots} experts of each layer on the GPU\n", model.config.name)?;

@@ -40,7 +40,13 @@ pub(super) fn cpu_prompts(
         let n_ff = rows(effort.cpu_bytes as u64 / 16, ty.row_bytes(COLS).unwrap_or(COLS), 64, 512);
         let weight = matrix_of_repeated_rows(*ty, n_ff, COLS)?;
         let linear = || Linear { weight: weight.clone(), bias: None };
-        let ffn = FfnWeights { gate: Some(linear()), up: linear(), down: Down::Neurons(linear()), limit: None };
+        let ffn = FfnWeights {
+            gate: Some(linear()),
+            up: linear(),
+            down: Down::Neurons(linear()),
+            limit: None,
+            gate_scales: None,
+        };
         let cold: Vec<u32> = (0..n_ff as u32).step_by(2).collect();
         let x = noise(CPU_TOKENS * COLS);
         let mut out = vec![0.0; x.len()];

@@ -6,7 +6,8 @@
 //! logit, and [`switching_off()`] how far the logit falls without them. [`neuron_lens()`] lists the
 //! tokens that a neuron promotes, and [`token_neurons()`] the neurons that promote some tokens.
 //!
-//! [`route_price()`] measures what a preference for resident experts costs and saves.
+//! [`route_prices()`] measures what a preference for resident experts costs and saves.
+//! [`skip_prices()`] compares scores by which the weakest neurons could be skipped.
 //!
 //! A [`Corpus`] holds the scored tokens, a [`Method`] tells how they are computed. [`plot`] draws
 //! charts.
@@ -31,6 +32,8 @@ pub mod plot;
 mod recall;
 mod route_prices;
 mod score;
+mod skip_calibration;
+mod skip_scores;
 pub mod statistics;
 mod sweep;
 mod switching_off;
@@ -46,8 +49,9 @@ pub use neuron_lens::{NeuronLens, neuron_lens};
 pub use observer::{Activity, Control, LayerActivity};
 pub use perplexity::{Perplexity, perplexity};
 pub use recall::{LayerRecall, Recall, recall};
-pub use route_prices::{DROP, NEAR, RoutePrice, priced_preferences, route_price};
+pub use route_prices::{DROP, NEAR, RoutePrice, priced_preferences, route_prices};
 pub use score::{Method, Phase};
+pub use skip_scores::{SkipPrice, SkipScore, SkipSetup, skip_prices};
 pub use statistics::{Estimate, Percentiles};
 pub use sweep::{SweepPoint, SweepSetup, sweep};
 pub use switching_off::{SwitchingOff, switching_off};

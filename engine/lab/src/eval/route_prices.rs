@@ -1,8 +1,9 @@
 //! Measures what routes that prefer resident experts cost and save. They cost quality: perplexity
 //! and divergence. They save missing experts and moved bytes.
 //!
-//! The CPU decodes a text token by token. The experts in simulated slots count as resident. A
-//! [`Follower`] exchanges them between tokens, as in the engine.
+//! The CPU decodes a text token by token, with exact routes and with every preference. The experts
+//! in simulated slots count as resident. A [`Follower`] exchanges them between tokens, as in the
+//! engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,15 +12,15 @@ use serde::Serialize;
 use super::score::{LogSoftmax, nll};
 use crate::sparsity::migration::{FollowOptions, Follower};
 use thermocline_base::error::{Error, Result};
-use thermocline_cpu::Cpu;
+use thermocline_cpu::{Cpu, CpuOptions, ThreadPool};
 use thermocline_model::{Ffn, Model, mask};
 use thermocline_run::{
     placement::Placement,
-    runtime::{Forward, HeldExperts, KvType, LayerFiring, Outputs, Probe, RoutePreference},
+    runtime::{Forward, HeldExperts, KvCache, KvType, LayerFiring, Outputs, Probe, RoutePreference},
 };
 
 /// What one preference costs and saves.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RoutePrice {
     /// [`RoutePreference::near`]
     pub near: f32,
@@ -48,61 +49,105 @@ pub fn priced_preferences() -> Vec<RoutePreference> {
     NEAR.into_iter().flat_map(with).collect()
 }
 
-/// Decodes `texts` with `preference`, with `slots` slots in every MoE layer. Calls `progress` with
-/// the tokens done.
+/// Tokens of a context. Texts are decoded in parts of this length, so that the caches of all
+/// preferences fit in RAM.
+const CONTEXT: usize = 512;
+
+/// Decodes `texts` once with exact routes and once with each of `preferences`, with `slots` slots
+/// in every MoE layer. Returns the price of each preference. Calls `progress` with the tokens done.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a model without experts, or if no text has two tokens; as
 /// [`Forward::run`].
-pub fn route_price(
+pub fn route_prices(
     model: &Arc<Model>,
-    cpu: Cpu,
+    cpu: &CpuOptions,
     texts: &[&[u32]],
     slots: usize,
-    preference: RoutePreference,
+    preferences: &[RoutePreference],
     progress: &mut dyn FnMut(usize),
-) -> Result<RoutePrice> {
+) -> Result<Vec<RoutePrice>> {
     if model.config.experts.is_none() {
         return Err(Error::invalid("model", "a mixture of experts", "a model without experts"));
     }
-    let mut forward = Forward::new(Arc::clone(model), cpu);
-    let mut simulated = SimulatedSlots::new(model, slots);
-    forward.hold_experts(simulated.held());
-    let capacity = model.config.context_length.clamp(2, 2048);
-    let (mut exact, mut preferring) =
-        (forward.kv_cache(capacity, KvType::F16)?, forward.kv_cache(capacity, KvType::F16)?);
-    let (mut base, mut own) = (LogSoftmax::default(), LogSoftmax::default());
-    let (mut loss, mut kld, mut scored, mut done) = (0.0, 0.0, 0, 0);
+    let workers = Arc::new(ThreadPool::new(cpu.threads));
+    let forward = || Ok(Forward::new(Arc::clone(model), Cpu::with_workers(cpu, Arc::clone(&workers))?));
+    let capacity = model.config.context_length.clamp(2, CONTEXT);
+    let mut exact = forward()?;
+    let mut exact_kv = exact.kv_cache(capacity, KvType::F16)?;
+    let of = |preference: &RoutePreference| {
+        PricedDecoding::new(forward()?, SimulatedSlots::new(model, slots), *preference, capacity)
+    };
+    let mut decodings = preferences.iter().map(of).collect::<Result<Vec<_>>>()?;
+    let (mut base, mut scored) = (LogSoftmax::default(), 0);
     for part in texts.iter().flat_map(|text| text.chunks(capacity)) {
-        exact.truncate(0);
-        preferring.truncate(0);
+        exact_kv.truncate(0);
+        decodings.iter_mut().for_each(|decoding| decoding.kv.truncate(0));
         for pair in part.windows(2) {
-            forward.set_routes(RoutePreference::OFF);
-            base.fill(forward.run(&pair[..1], &mut exact, Outputs::Last, &mut ())?);
-            forward.set_routes(preference);
-            let logits = forward.run(&pair[..1], &mut preferring, Outputs::Last, &mut simulated)?;
-            loss += nll(logits, pair[1]);
-            own.fill(logits);
-            kld += base.log_p.iter().zip(&own.log_p).map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum::<f64>();
-            simulated.exchange();
-            forward.hold_experts(simulated.held());
-            (scored, done) = (scored + 1, done + 1);
-            progress(done);
+            base.fill(exact.run(&pair[..1], &mut exact_kv, Outputs::Last, &mut ())?);
+            for decoding in &mut decodings {
+                decoding.decode(pair[0], pair[1], &base)?;
+            }
+            scored += 1;
+            progress(scored);
         }
     }
     if scored == 0 {
         return Err(Error::invalid("text", "at least two tokens", "fewer tokens"));
     }
-    let per_token = |count: u64| count as f64 / f64::from(scored);
-    Ok(RoutePrice {
-        near: preference.near,
-        drop: preference.drop,
-        perplexity: (loss / f64::from(scored)).exp(),
-        kld: kld / f64::from(scored),
-        misses: per_token(simulated.misses),
-        dropped: per_token(simulated.dropped),
-        moved: per_token(simulated.follower.moved()),
-    })
+    Ok(decodings.iter().map(|decoding| decoding.price(scored)).collect())
+}
+
+/// A text that is decoded with one preference, and what that has cost and saved so far.
+struct PricedDecoding {
+    forward: Forward,
+    kv: KvCache,
+    simulated: SimulatedSlots,
+    preference: RoutePreference,
+    own: LogSoftmax,
+    /// Sum of `-ln p(token)`.
+    loss: f64,
+    kld: f64,
+}
+
+impl PricedDecoding {
+    fn new(
+        mut forward: Forward,
+        simulated: SimulatedSlots,
+        preference: RoutePreference,
+        capacity: usize,
+    ) -> Result<Self> {
+        forward.set_routes(preference);
+        forward.hold_experts(simulated.held());
+        let kv = forward.kv_cache(capacity, KvType::F16)?;
+        Ok(PricedDecoding { forward, kv, simulated, preference, own: LogSoftmax::default(), loss: 0.0, kld: 0.0 })
+    }
+
+    /// Decodes `token`, before `next`. `base` has the log-probabilities with exact routes.
+    fn decode(&mut self, token: u32, next: u32, base: &LogSoftmax) -> Result<()> {
+        let PricedDecoding { forward, kv, simulated, own, .. } = self;
+        let logits = forward.run(&[token], kv, Outputs::Last, simulated)?;
+        self.loss += nll(logits, next);
+        own.fill(logits);
+        self.kld += base.log_p.iter().zip(&own.log_p).map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum::<f64>();
+        simulated.exchange();
+        forward.hold_experts(simulated.held());
+        Ok(())
+    }
+
+    fn price(&self, tokens: usize) -> RoutePrice {
+        let per_token = |sum: f64| sum / tokens as f64;
+        let PricedDecoding { simulated, preference, .. } = self;
+        RoutePrice {
+            near: preference.near,
+            drop: preference.drop,
+            perplexity: per_token(self.loss).exp(),
+            kld: per_token(self.kld),
+            misses: per_token(simulated.misses as f64),
+            dropped: per_token(simulated.dropped as f64),
+            moved: per_token(simulated.follower.moved() as f64),
+        }
+    }
 }
 
 /// Simulated slots of all layers, which follow the text.
@@ -181,7 +226,6 @@ impl Probe for SimulatedSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thermocline_cpu::CpuOptions;
     use thermocline_model::LoadOptions;
 
     #[test]
@@ -191,17 +235,23 @@ mod tests {
         let n_vocab = model.config.n_vocab;
         let text: Vec<u32> = (0..80).map(|at| ((at * at * 31 + at * 97 + 11) % n_vocab) as u32).collect();
         let slots = model.config.experts.unwrap().count / 2;
-        let of = |near, drop| {
-            let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
-            let routes = RoutePreference { near, drop, frozen: false };
-            route_price(&model, cpu, &[&text], slots, routes, &mut |_| ()).unwrap()
+        let of = |preferences: &[(f32, f32)], text: &[u32]| {
+            let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+            let routes = |(near, drop): &(f32, f32)| RoutePreference { near: *near, drop: *drop, frozen: false };
+            let preferences: Vec<RoutePreference> = preferences.iter().map(routes).collect();
+            route_prices(&model, &cpu, &[text], slots, &preferences, &mut |_| ())
         };
-        let (exact, near, drop) = (of(0.0, 0.0), of(0.4, 0.0), of(0.0, 1.0));
+        let asked = [(0.0, 0.0), (0.4, 0.0), (0.0, 1.0)];
+        let prices = of(&asked, &text).unwrap();
+        let [exact, near, drop] = prices[..] else { panic!("{prices:?}") };
         assert!(exact.kld.abs() < 1e-9 && exact.misses > 0.0 && exact.dropped == 0.0, "{exact:?}");
         assert!(near.misses < exact.misses && near.kld > 1e-6 && near.dropped == 0.0, "{near:?} {exact:?}");
         assert!(drop.dropped > 0.0 && drop.dropped <= drop.misses && drop.kld > 1e-6, "{drop:?}");
+        // Preferences that are priced together do not influence each other.
+        for (asked, price) in asked.iter().zip(&prices) {
+            assert_eq!(of(&[*asked], &text).unwrap()[..], [*price]);
+        }
         assert_eq!((priced_preferences().len(), priced_preferences()[0]), (20, RoutePreference::OFF));
-        let cpu = || Cpu::new(&CpuOptions::default()).unwrap();
-        assert!(route_price(&model, cpu(), &[&text[..1]], slots, RoutePreference::OFF, &mut |_| ()).is_err());
+        assert!(of(&asked, &text[..1]).is_err());
     }
 }

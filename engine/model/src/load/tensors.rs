@@ -242,6 +242,7 @@ impl<'a> Loader<'a> {
             up: self.linear(&format!("blk.{n}.ffn_up"), n_ff, d)?,
             down: self.down(n, d, n_ff)?,
             limit: None,
+            gate_scales: None,
         })
     }
 

@@ -127,7 +127,13 @@ impl ExpertWeights {
         let selection_bias = loader.optional_vector(&bias, count)?;
         let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
         let mut gates = gates.into_iter().flatten();
-        let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down), limit: None };
+        let ffn = |(up, down)| FfnWeights {
+            gate: gates.next(),
+            up,
+            down: Down::Outputs(down),
+            limit: None,
+            gate_scales: None,
+        };
         Ok(ExpertWeights {
             router,
             router_norm: None,
@@ -234,6 +240,7 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
             up: loader.linear(&stem("up"), n_ff, d)?,
             down: Down::Outputs(loader.linear(&stem("down"), d, n_ff)?),
             limit: None,
+            gate_scales: None,
         },
     }))
 }

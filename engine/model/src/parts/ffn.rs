@@ -1,5 +1,7 @@
 //! FFN of a layer, dense or MoE: weights, and the form that a step names.
 
+use std::sync::Arc;
+
 use super::{ExpertWeights, LayerNorms, Linear, Predictor};
 use crate::{Activation, ActivationForm, Register};
 use thermocline_base::telemetry::neurons::LayerNeurons;
@@ -60,12 +62,20 @@ pub struct FfnWeights {
     pub down: Down,
     /// Limit on activated gates and on up values ([`ActivationForm`]).
     pub limit: Option<f32>,
+    /// Factors by which the magnitudes of activated gates are multiplied before they are compared
+    /// with the layer's activation threshold, `[n_ff]`. `None` for ones.
+    pub gate_scales: Option<Arc<[f32]>>,
 }
 
 impl FfnWeights {
     /// Iterates over all matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, self.down.linear()])
+    }
+
+    /// True if the activated `gate` of `neuron` exceeds the layer's activation `threshold`.
+    pub fn exceeds(&self, neuron: usize, gate: f32, threshold: f32) -> bool {
+        gate.abs() * self.gate_scales.as_ref().map_or(1.0, |scales| scales[neuron]) > threshold
     }
 
     /// Returns the form of the hidden values in a model with this activation.

@@ -47,7 +47,8 @@ impl Engine {
     /// Returns at once. The engine then releases the excess between two tokens, and
     /// [`DeviceStatus::Gpu`] shows the new budget once the memory fits. Weights for which there is
     /// room are uploaded gradually while generations continue. Of several calls in a row only the
-    /// last may take effect.
+    /// last may take effect. An answer with a seed whose routers prefer resident experts keeps the
+    /// old budget to its end.
     ///
     /// # Errors
     /// [`Error::Stopped`](thermocline_base::error::Error::Stopped) after the engine has stopped.

@@ -90,7 +90,6 @@ impl Generation<'_> {
         let probe = if counted { probe.with_adaptation(adaptation) } else { probe };
         let routes = if in_prompt { RoutePreference::OFF } else { self.routes };
         forward.set_routes(routes);
-        adaptation.hold(self.routes.frozen && !self.routes.is_off());
         let pass_started = Instant::now();
         let computed = self.compute(chunk, context, forward, probe, meter);
         if self.todo.drafted == 0 && counted {

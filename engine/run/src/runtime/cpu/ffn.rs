@@ -249,10 +249,11 @@ impl CpuFfn {
             outcome.fires = Fires::Held;
         }
         let mut from = 0;
-        for part in firing {
+        for (block, part) in task.blocks.iter().zip(firing) {
             let (first, n) = (held.len(), len(part));
+            let neuron = |i: usize| part.1.map_or(i, |list| list[i] as usize);
             match threshold {
-                Some(threshold) => keep(held, n, |i| up[from + i].abs() > threshold),
+                Some(threshold) => keep(held, n, |i| block.ffn.exceeds(neuron(i), up[from + i], threshold)),
                 None => keep(held, n, |i| hidden[from + i] > 0.0),
             }
             // In ascending order, so that no value is overwritten before it has moved.

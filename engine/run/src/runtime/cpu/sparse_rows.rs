@@ -209,7 +209,9 @@ impl CpuFfn {
             }
             self.held.clear();
             match threshold {
-                Some(threshold) => keep(&mut self.held, list.len(), |i| up[i].abs() > threshold),
+                Some(threshold) => {
+                    keep(&mut self.held, list.len(), |i| block.ffn.exceeds(list[i] as usize, up[i], threshold));
+                }
                 None => keep(&mut self.held, list.len(), |i| hidden[i] > 0.0),
             }
             // In ascending order, so that no value is overwritten before it has moved.

@@ -50,6 +50,7 @@ pub fn ffn(gated: bool, n_ff: usize, seed: &mut u64) -> FfnWeights {
         up: linear(n_ff, D, seed),
         down: Down::Outputs(linear(D, n_ff, seed)),
         limit: None,
+        gate_scales: None,
     }
 }
 

@@ -141,6 +141,47 @@ fn only_predicted_neurons_contribute() {
     }
 }
 
+/// Scales of gates decide with the threshold which neurons are skipped. Ones change no bit.
+#[test]
+fn scaled_gates_are_compared_with_the_threshold() {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+    let (activation, threshold, mut seed) = (Activation::Silu, 0.15, 23);
+    let plain = ffn(true, 40, &mut seed);
+    let gate = plain.gate.clone().unwrap();
+    let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
+    let scale = |i: usize| if i.is_multiple_of(2) { 3.0 } else { 0.5 };
+    for plain in [plain.clone(), neuron_major(plain)] {
+        let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+        let gates: Vec<f64> = times(&gate, &wide(&x)).into_iter().map(|g| act(activation, g).abs()).collect();
+        let all = hidden(activation, &plain, &wide(&x));
+        for neurons in [None, Some(&some[..])] {
+            let run = |scales: Option<Vec<f32>>, separate: bool| {
+                let weights = FfnWeights { gate_scales: scales.map(Into::into), ..plain.clone() };
+                let blocks = [FfnBlock { neurons, ..FfnBlock::whole(&weights) }];
+                // The same token twice takes the way of separate tokens.
+                let tokens = if separate { 2 } else { 1 };
+                let x = x.repeat(tokens);
+                let task = FfnTask::dense(&blocks, activation, TokenInputs { x: &x, tokens });
+                let (sparsity, activation_threshold) = (Sparsity::Threshold, Some(threshold));
+                let task = FfnTask { sparsity, activation_threshold, separate, ..task };
+                let mut out = vec![f32::NAN; x.len()];
+                CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
+                layer_ffn::add_bias(&weights, 1.0, &mut out);
+                out[out.len() - D..].to_vec()
+            };
+            for separate in [false, true] {
+                assert_eq!(run(Some(vec![1.0; 40]), separate), run(None, separate));
+                let out = run(Some((0..40).map(|i| scale(i) as f32).collect()), separate);
+                let counts = |i: usize| neurons.is_none_or(|list| list.contains(&(i as u32)));
+                let fires = |i: usize| counts(i) && gates[i] * scale(i) > f64::from(threshold);
+                let kept: Vec<f64> = (0..40).map(|i| if fires(i) { all[i] } else { 0.0 }).collect();
+                close(&out, &project(&plain, &kept));
+                assert_ne!(out, run(None, separate));
+            }
+        }
+    }
+}
+
 /// A neuron whose gate's activation is below the threshold is skipped, and is reported as silent if
 /// a mode computes it.
 #[test]
