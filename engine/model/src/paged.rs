@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ffn, Linear, Model, PredictorKind};
-use thermocline_formats::format::{Matrix, PagedAccess, PagedTensor, Pager, Tensor};
+use thermocline_formats::format::{Bytes, Matrix, PagedAccess, PagedTensor, Pager};
 
 impl Model {
     /// Keeps at most `bytes` bytes of the model's weights in RAM and reads the others from disk
@@ -13,12 +13,9 @@ impl Model {
         Pager::attach(&self.paged_tensors(), bytes)
     }
 
-    /// The tensors that every token reads as a whole: all but those of experts and the embedding.
-    /// Without an output matrix, the embedding is the output matrix, too.
-    pub fn tensors_of_each_token(&self) -> impl Iterator<Item = &Tensor> {
-        let has_output = self.checkpoint.tensor("output.weight").is_some();
-        let some_rows = move |name: &str| has_output && name == "token_embd.weight" || is_of_experts(name);
-        self.checkpoint.tensors().iter().filter(move |it| !some_rows(&it.name))
+    /// The bytes of the matrices that every token reads, in files.
+    pub fn matrices_of_each_token(&self) -> impl Iterator<Item = Bytes> {
+        self.paged_tensors().into_iter().filter(|it| it.access == PagedAccess::Matrix).map(|it| it.data)
     }
 
     /// Decides which weights are in RAM. `None` if all of them are.

@@ -239,7 +239,7 @@ mod tests {
         for scheme in SCHEMES {
             let length = match scheme.spelling {
                 Spelling::ByteLevel => text.len(),
-                Spelling::SentencePiece => text.chars().count(),
+                Spelling::SentencePiece | Spelling::WordPiece => text.chars().count(),
             };
             for name in scheme.names {
                 assert_eq!(split(name, text).concat().chars().count(), length, "{name}");
@@ -259,7 +259,7 @@ mod tests {
             for (text, want) in texts.iter().zip(rows) {
                 let want: Vec<String> = match Scheme::named(&name).expect("known").spelling {
                     Spelling::ByteLevel => want.iter().map(|word| word.bytes().map(byte_char).collect()).collect(),
-                    Spelling::SentencePiece => want,
+                    Spelling::SentencePiece | Spelling::WordPiece => want,
                 };
                 assert_eq!(split(&name, text), want, "{name}: {text:?}");
             }
