@@ -97,8 +97,8 @@ impl RopeSections {
     pub fn axis(&self, pair: usize) -> usize {
         let [time, rows, columns] = self.pairs;
         match pair % ROPE_AXES {
-            1 if self.interleaved && pair < ROPE_AXES * rows => 1,
-            2 if self.interleaved && pair < ROPE_AXES * columns => 2,
+            1 if self.interleaved && pair < rows.saturating_mul(ROPE_AXES) => 1,
+            2 if self.interleaved && pair < columns.saturating_mul(ROPE_AXES) => 2,
             _ if self.interleaved || pair < time => 0,
             _ if pair < time + rows => 1,
             _ => 2,
@@ -134,7 +134,7 @@ mod tests {
     fn sections_are_blocks_or_take_turns() {
         let axes = |pairs: [usize; ROPE_AXES], interleaved| {
             let sections = RopeSections { pairs, interleaved };
-            (0..pairs.iter().sum()).map(|pair| sections.axis(pair)).collect::<Vec<_>>()
+            (0..pairs.iter().sum::<usize>()).map(|pair| sections.axis(pair)).collect::<Vec<_>>()
         };
         assert_eq!(axes([2, 3, 3], false), [0, 0, 1, 1, 1, 2, 2, 2]);
         assert_eq!(axes([4, 3, 3], true), [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);

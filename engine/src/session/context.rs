@@ -100,8 +100,8 @@ impl SessionContext {
         &self.tokens
     }
 
-    /// The tokens in the context as the model and the sampler read them: with the vocabulary's token
-    /// in place of those of pictures.
+    /// The tokens in the context as the model and the sampler read them: with the vocabulary's
+    /// token in place of those of pictures.
     pub fn read_tokens(&self) -> Cow<'_, [u32]> {
         self.pictures.read(&self.tokens)
     }

@@ -5,9 +5,9 @@
 //! The thread ([`worker`]) works in [`turns`]. A turn computes the next token of every session in
 //! one pass, a [`batch`], which reads the weights once. It then computes a chunk of one prompt. A
 //! step of a [`generation`] computes a chunk of tokens in a [`context`], which is a KV cache with
-//! its tokens. Tokens of pictures have ids of their own ([`picture_ids`]). [`sampling`] then chooses
-//! a token from the logits. [`text`] turns tokens into whole characters without stop strings, for
-//! the caller. An [`embedding`] is a generation of no tokens.
+//! its tokens. Tokens of pictures have ids of their own ([`picture_ids`]). [`sampling`] then
+//! chooses a token from the logits. [`text`] turns tokens into whole characters without stop
+//! strings, for the caller. An [`embedding`] is a generation of no tokens.
 //!
 //! The forward pass may run on a GPU that has passed its test ([`tested_device`]). The
 //! [`device_manager`] has a [`loader`] upload as much of the model as the [`live_planner`] finds

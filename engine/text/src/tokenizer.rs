@@ -243,8 +243,7 @@ impl Tokenizer {
     /// known text. `None` if the vocabulary has no such token.
     ///
     /// # Errors
-    /// [`Error::Malformed`](thermocline_base::error::Error::Malformed) for a key that is not a token
-    /// id.
+    /// [`Error::Malformed`] for a key that is not a token id.
     pub fn picture_token(&self, metadata: &Metadata) -> Result<Option<u32>> {
         let known = || PICTURES.iter().find_map(|text| self.token_id(text));
         let named = metadata.usize("thermocline.tokenizer.picture_token_id")?;

@@ -154,8 +154,8 @@ impl GpuLayers {
         }
     }
 
-    /// Begins the chunk: `Residual = embedding(tokens) * scale (+ learned positions)`, or the pass's
-    /// inputs.
+    /// Begins the chunk: `Residual = embedding(tokens) * scale (+ learned positions)`, or the
+    /// pass's inputs.
     pub fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         let Pass { model, tokens, .. } = *pass;
         let (config, weights) = (&model.config, &model.weights);

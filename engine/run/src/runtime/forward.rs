@@ -192,17 +192,18 @@ impl Forward {
     }
 
     /// Appends the tokens of `inputs` to the cache and returns the logits selected by `outputs`,
-    /// `[n, n_vocab]`. The next call overwrites them. With recurrent states, an incomplete chunk takes the cache
-    /// back to its latest snapshot ([`KvCache::truncate`]).
+    /// `[n, n_vocab]`. The next call overwrites them. With recurrent states, an incomplete chunk
+    /// takes the cache back to its latest snapshot ([`KvCache::truncate`]).
     ///
     /// # Errors
     /// [`Error::ContextFull`] if the cache (or a learned position table) is too short.
     /// [`Error::Invalid`] for no tokens, an id outside the vocabulary, a cache that the processor
     /// does not hold, or pictures that do not fit. [`Error::Unsupported`] for a picture that has to
-    /// be computed at once and is larger than the processor's chunk. [`Error::Memory`] if there is no scratch memory. After any of these the cache
-    /// is unchanged or holds only whole chunks. [`Error::Cancelled`] if `probe` cancels, and
-    /// [`Error::Gpu`] if a device is lost; completed chunks are then in the cache.
-    /// [`Error::FileLost`] if a mapped file of the model is lost; the cache is then unusable.
+    /// be computed at once and is larger than the processor's chunk. [`Error::Memory`] if there is
+    /// no scratch memory. After any of these the cache is unchanged or holds only whole chunks.
+    /// [`Error::Cancelled`] if `probe` cancels, and [`Error::Gpu`] if a device is lost; completed
+    /// chunks are then in the cache. [`Error::FileLost`] if a mapped file of the model is lost; the
+    /// cache is then unusable.
     pub fn run<'t>(
         &mut self,
         inputs: impl Into<CallInputs<'t>>,

@@ -120,7 +120,7 @@ impl PictureSpans {
     /// [`Error::Unsupported`] for a picture of more tokens.
     pub fn whole_part(&self, held: usize, tokens: usize, most: usize) -> Result<usize> {
         let Some(cut) = self.cut_at(held + tokens).filter(|_| self.whole) else { return Ok(tokens) };
-        match cut.start - held {
+        match cut.start.saturating_sub(held) {
             0 if cut.tokens > most => {
                 let got = format!("{} tokens", cut.tokens);
                 Err(Error::unsupported("picture that is computed at once", got, format!("up to {most} tokens")))

@@ -54,8 +54,8 @@ params! {
         softcap: f32,
         /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
-        /// End of the positions that every token sees, even if they are later than its own: the end of
-        /// a picture (`attention_prompt` only). 0: tokens see no later positions.
+        /// End of the positions that every token sees, even if they are later than its own: the end
+        /// of a picture (`attention_prompt` only). 0: tokens see no later positions.
         seen_end: u32,
     }
 

@@ -14,8 +14,8 @@ impl KvCache {
     /// rotated. Also with recurrent states, which cannot forget tokens. Also if keys are normed
     /// after their rotation, because the norm's weights do not move with the rotation. Also if a
     /// window would reach back over the gap to tokens that are no longer held, if a picture would
-    /// be cut, or if the cache is on a device. The caller then has to compute the tokens again. [`Error::Invalid`] if there
-    /// are fewer tokens.
+    /// be cut, or if the cache is on a device. The caller then has to compute the tokens again.
+    /// [`Error::Invalid`] if there are fewer tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
         let Some(rotary) = &self.rotary else {
