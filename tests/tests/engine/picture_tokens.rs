@@ -42,6 +42,13 @@ struct RandomPicture {
     deepstack: Vec<Vec<f32>>,
 }
 
+impl RandomPicture {
+    fn placed(&self) -> PlacedPicture<'_> {
+        let RandomPicture { start, grid, embeddings, deepstack } = self;
+        PlacedPicture { start: *start, grid: *grid, embeddings, deepstack }
+    }
+}
+
 /// A text with pictures, and its logits, `[tokens, n_vocab]`.
 struct PicturedText {
     name: &'static str,
@@ -50,7 +57,7 @@ struct PicturedText {
     pictures: Vec<RandomPicture>,
     logits: Vec<f32>,
     /// The model's folder, if it is a changed copy.
-    scratch: Option<tempfile::TempDir>,
+    _scratch: Option<tempfile::TempDir>,
 }
 
 impl PicturedText {
@@ -69,7 +76,7 @@ impl PicturedText {
             fs::write(path.join("config.json"), config.replace(&null, &vision)).unwrap();
         }
         let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
-        PicturedText { scratch, ..PicturedText::of(name, model) }
+        PicturedText { _scratch: scratch, ..PicturedText::of(name, model) }
     }
 
     /// The text of `name` for its model in another form.
@@ -99,16 +106,12 @@ impl PicturedText {
             logits: expected.f32("logits"),
             model,
             pictures,
-            scratch: None,
+            _scratch: None,
         }
     }
 
     fn pictures(&self) -> Vec<PlacedPicture<'_>> {
-        let placed = |of| {
-            let RandomPicture { start, grid, embeddings, deepstack } = of;
-            PlacedPicture { start: *start, grid: *grid, embeddings, deepstack }
-        };
-        self.pictures.iter().map(placed).collect()
+        self.pictures.iter().map(RandomPicture::placed).collect()
     }
 
     /// The places of a picture.
@@ -171,8 +174,10 @@ fn pictures_differ_from_other_embeddings_in_more_than_their_inputs() {
         let d = text.model.config.d_model;
         let singles: Vec<PlacedPicture<'_>> = pictures
             .iter()
-            .flat_map(|of| of.embeddings.chunks_exact(d).enumerate().map(|(i, embeddings)| (of, i, embeddings)))
-            .map(|(of, i, embeddings)| PlacedPicture { start: of.start + i, embeddings, ..*of })
+            .flat_map(|of| {
+                let singles = of.embeddings.chunks_exact(d).enumerate();
+                singles.map(move |(i, embeddings)| PlacedPicture { start: of.start + i, embeddings, ..*of })
+            })
             .collect();
         let mut forward = forward(&text.model, Setup::default());
         let mut kv = text.cache(&mut forward);
