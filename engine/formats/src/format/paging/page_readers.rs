@@ -145,6 +145,11 @@ impl PageReaders {
         &self.0.files
     }
 
+    /// Drops pages before it returns.
+    pub fn drop_now(&self, runs: Vec<PageRun>) {
+        self.0.carry_out(&TakenRuns { work: PageWork::Drop, needed: false, runs });
+    }
+
     /// Hands over requests. If `waits`, returns when the reads of needed pages have begun.
     pub fn request(&self, requests: PageRequests, waits: bool) {
         let PageRequests { needed, ahead, drops } = requests;

@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     page_readers::{PageReaders, PagedFile},
-    pager_state::{Announced, FileBase, PageRequests, PagerState},
+    pager_state::{Announced, FileBase, PagerState},
+    tensor_pages::PageRun,
 };
 use crate::format::{Bytes, Matrix, mmap::hints};
 
@@ -105,13 +106,29 @@ impl Pager {
 
     /// Begins a pass of one token (`single`) or several.
     pub fn begin_pass(&self, single: bool) {
-        let drops = self.locked(|state| {
+        let is_stale = self.is_stale.swap(false, Relaxed);
+        let absent = self.locked(|state| {
             state.begin_pass(single);
-            let files = self.lengths.iter().enumerate().filter(|_| self.is_stale.load(Relaxed));
+            let files = self.lengths.iter().enumerate().filter(|_| is_stale);
             files.flat_map(|(file, len)| state.absent(file, *len)).collect::<Vec<_>>()
         });
-        self.is_stale.store(false, Relaxed);
-        self.readers.request(PageRequests { drops, ..PageRequests::default() }, false);
+        if is_stale {
+            self.drop_others(absent);
+        }
+    }
+
+    /// Drops the pages `absent`, which the state counts as absent, if too many bytes are in memory.
+    fn drop_others(&self, absent: Vec<PageRun>) {
+        let is_full = || self.resident_bytes().is_none_or(|bytes| bytes > self.budget + self.budget / 16);
+        if !is_full() {
+            return;
+        }
+        self.readers.drop_now(absent);
+        if is_full() {
+            // Linux may cache a file in blocks of megabytes, and drops no part of a block.
+            let whole = |(file, len): (usize, &usize)| PageRun { file, start: 0, end: *len };
+            self.readers.drop_now(self.lengths.iter().enumerate().map(whole).collect());
+        }
     }
 
     /// Notes that weights were read without an announcement, for example to copy them to a GPU.
