@@ -70,10 +70,10 @@ fn measurements_print_tables_and_write_files() {
 fn scores_of_skipped_neurons_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
+    std::fs::write(path("text"), TEXT.repeat(20)).unwrap();
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/llama-silu-gqa");
     let (text, csv) = (path("text"), path("csv"));
-    let shared = ["--text", &text, "--calibrate", &text, "--ctx", "32", "--chunks", "4", "--device", "cpu"];
+    let shared = ["--text", &text, "--calibrate", &text, "--ctx", "64", "--chunks", "4", "--device", "cpu"];
     let skips = |flags: &[&str]| thermocline(&[&["eval", "skips"], &shared[..], flags].concat());
     let table = skips(&["-m", model, "--windows", "2", "--shares", "0.3,0.5", "--csv", &csv]).ok();
     assert!(table.contains("gate, by layer") && table.contains("worth, by side"), "{table}");
