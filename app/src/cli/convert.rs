@@ -22,7 +22,8 @@ Examples:
   thermocline convert model-F16.gguf --type q4_k --out model-Q4_K.gguf
 
 FILE appears only when it is complete, and replaces an existing file.
-Vectors (norms, biases) stay F32.";
+Vectors (norms, biases) stay F32.
+The vision tower of a folder is written beside FILE, as mmproj-FILE.";
 
 /// Converts a Hugging Face folder or a GGUF file to GGUF of a chosen type.
 #[derive(Debug, Args)]
@@ -49,7 +50,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     let mut progress = TerminalProgress::new("converting", ProgressUnit::Weights);
     let report = model::convert(&args.source, &args.out, args.ty, &mut |done, total| progress.set(done, total))?;
     drop(progress);
-    let ConvertReport { architecture, source_bytes, file_bytes, parameters, types, fallbacks } = report;
+    let ConvertReport { architecture, source_bytes, file_bytes, parameters, types, fallbacks, tower } = report;
     let mut out = std::io::stdout().lock();
     if args.json {
         let types = types.iter().map(|(ty, count)| (ty.name(), count)).collect::<BTreeMap<_, _>>();
@@ -62,6 +63,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
             "parameters": parameters,
             "tensors": types,
             "fallbacks": fallbacks.iter().map(fallback).collect::<Vec<_>>(),
+            "tower": tower.map(|tower| json!({ "file": tower.path, "file_bytes": tower.file_bytes })),
             "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report:#}")?;
@@ -72,6 +74,9 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     writeln!(out, "{}: {architecture}, {parameters} parameters, tensors: {types}", args.out.display())?;
     let (from, to, seconds) = (units::bytes(source_bytes), units::bytes(file_bytes), started.elapsed().as_secs_f64());
     writeln!(out, "{from} were converted to {to} in {seconds:.1} s")?;
+    if let Some(tower) = tower {
+        writeln!(out, "{}: the model's vision tower, {}", tower.path.display(), units::bytes(tower.file_bytes))?;
+    }
     for line in fallback_lines(&fallbacks) {
         writeln!(out, "note: {line}")?;
     }

@@ -32,6 +32,7 @@ mod skips;
 mod sparsity;
 mod step;
 pub mod synth;
+mod tower;
 mod traits;
 mod weights;
 mod without_neurons;
@@ -43,7 +44,7 @@ pub use assistant::{AssistantBase, AssistantWeights, Centroids};
 pub use bound_step::{BoundOperation, BoundStep};
 pub use companion::Companion;
 pub use config::{Activation, ActivationForm, LayerConfig, ModelConfig};
-pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
+pub use convert::{CONVERT_TYPES, ConvertReport, ConvertedTower, TypeFallback, convert};
 pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
 pub(crate) use load::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
@@ -63,6 +64,10 @@ pub use rope::{Position, Rope, RopeOrder, RopeScaling, RopeSections};
 pub use skips::{SkipRule, Skips};
 pub use sparsity::Sparsity;
 pub use step::{Register, Step};
+pub use tower::{
+    HeadNorms, Merger, PatchPositions, PictureSizes, PooledHead, Tower, TowerConfig, TowerHead, TowerLayer,
+    TowerLinear, TowerRope, TowerWeights, ValueLimits,
+};
 pub use traits::{expected_sparsity, traits};
 pub use weights::{LayerWeights, Weights};
 pub use without_neurons::NeuronIndex;

@@ -38,7 +38,6 @@ fn every_format_has_the_pixels_that_pillow_reads() {
         let lossy = name.contains("jpeg") || name == "webp.webp";
         let (mean, most) = difference(&open(&path), &golden);
         let limits = if lossy { (1.0, 8) } else { (0.5, 1) };
-        println!("{name}: mean {mean}, most {most}");
         assert!(mean <= limits.0 && most <= limits.1, "{name}: mean {mean}, most {most}");
     }
 }
@@ -51,7 +50,6 @@ fn resized_pictures_equal_those_of_the_reference() {
         let golden = open(&path.with_extension("golden.png"));
         let resized = open(&path).resized(golden.width(), golden.height(), ResizeFilter::Bicubic).unwrap();
         let (mean, most) = difference(&resized, &golden);
-        println!("{}: mean {mean}, most {most}", path.display());
         assert!(mean <= 0.5 && most <= 2, "{}: mean {mean}, most {most}", path.display());
     }
 }

@@ -21,6 +21,8 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
+const IMAGE_PROCESSOR: &str = "preprocessor_config.json";
+const PROCESSOR: &str = "processor_config.json";
 const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
@@ -41,6 +43,9 @@ pub struct HfFolder {
     /// `tokenizer_config.json`, or null. A `chat_template.jinja` beside it replaces its
     /// `chat_template`, as in transformers.
     pub tokenizer_config: Value,
+    /// Settings of the image processor, or null: `preprocessor_config.json`, or else the
+    /// `image_processor` of `processor_config.json`.
+    pub processor_config: Value,
     /// Names of the weight files.
     pub weights: Vec<String>,
     /// Tensors of all weight files, under their own names, in file order.
@@ -90,12 +95,17 @@ impl HfFolder {
                 fields.insert("chat_template".to_owned(), Value::String(template));
             }
         }
+        let processor_config = match json(path, IMAGE_PROCESSOR)? {
+            Some(processor) => processor,
+            None => json(path, PROCESSOR)?.map_or(Value::Null, |mut all| all["image_processor"].take()),
+        };
         let (weights, tensors) = Self::weights(path, mode)?;
         Ok(HfFolder {
             path: path.to_path_buf(),
             generation_config: json(path, GENERATION_CONFIG)?.unwrap_or(Value::Null),
             tokenizer_json: text(path, TOKENIZER)?,
             tokenizer_config,
+            processor_config,
             weights,
             tensors,
             sentence: SentenceModules::read(path, mode)?,

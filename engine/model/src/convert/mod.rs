@@ -6,7 +6,10 @@
 
 mod encode;
 mod plan;
+mod tower;
 mod types;
+
+pub use tower::ConvertedTower;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -38,6 +41,8 @@ pub struct ConvertReport {
     pub types: BTreeMap<TensorType, usize>,
     /// Tensors whose rows are not whole blocks of the wanted type.
     pub fallbacks: Vec<TypeFallback>,
+    /// The file of the model's vision tower, if the source is a folder with one.
+    pub tower: Option<ConvertedTower>,
 }
 
 /// A tensor written in a larger type, because its rows are not whole blocks of the wanted type.
@@ -66,7 +71,7 @@ pub const CONVERT_TYPES: [TensorType; 8] = [
 ];
 
 /// Reads the model at `source` (a GGUF, a PowerInfer file or a Hugging Face folder) and writes it
-/// to `target` with its matrices as `ty`. `progress` receives the elements done and the elements in
+/// to `target` with its matrices as `ty`. A folder's vision tower becomes a file beside `target`. `progress` receives the elements done and the elements in
 /// total. PowerInfer files stay PowerInfer files, with their predictors.
 ///
 /// # Errors
@@ -89,6 +94,10 @@ pub fn convert(
     }
     let opened = format::open(source, ReadMode::Map)?;
     let files = opened.files();
+    let tower = match &opened {
+        Opened::HuggingFace(folder) => super::tower::import(folder)?,
+        Opened::Checkpoint(_) => None,
+    };
     let (container, Import { mut metadata, tokenizer, mut recipes, .. }) = match opened {
         Opened::HuggingFace(folder) => (Container::HuggingFace, import::import(folder)?),
         Opened::Checkpoint(checkpoint) => (checkpoint.container, from_checkpoint(checkpoint)),
@@ -112,6 +121,7 @@ pub fn convert(
         Container::PowerInfer(_) => Container::PowerInfer(3),
         Container::Gguf(_) | Container::HuggingFace => Container::Gguf(3),
     };
+    let tower = tower.map(|tower| tower::TowerFile::write(source, target, tower, ty)).transpose()?;
     let infos: Vec<_> = planned.iter().map(|tensor| tensor.info.clone()).collect();
     let mut writer = gguf::Writer::create(target, container, &metadata, &infos)?;
     let mut report = ConvertReport {
@@ -121,6 +131,7 @@ pub fn convert(
         parameters: infos.iter().map(|info| info.shape.iter().product::<usize>() as u64).sum(),
         types: BTreeMap::new(),
         fallbacks: planned.iter().filter_map(fallback).collect(),
+        tower: None,
     };
     let encoder = encode::TensorEncoder::new();
     let mut done = 0;
@@ -148,6 +159,7 @@ pub fn convert(
     }
     files.check()?;
     writer.finish()?;
+    report.tower = tower.map(tower::TowerFile::finish).transpose()?;
     report.file_bytes = fs::metadata(target).map_err(|error| Error::io(FileAction::Read, target, error))?.len();
     Ok(report)
 }

@@ -32,7 +32,7 @@ pub(crate) struct HfConfig {
 
 impl HfConfig {
     /// Creates the configuration; `path` is the folder, for errors.
-    pub(super) fn new(path: &Path, config: Value) -> Result<Self> {
+    pub fn new(path: &Path, config: Value) -> Result<Self> {
         let error = |key: &str, expected: &str, got: &str| {
             Err(Error::malformed(path.join("config.json"), Location::Key(key.to_owned()), expected, got))
         };

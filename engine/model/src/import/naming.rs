@@ -174,7 +174,7 @@ impl Naming {
 
     /// Returns the GGUF names for `name`, each with its transformation. Empty if the model does not
     /// use the tensor.
-    pub(super) fn translate(&self, name: &str) -> Vec<(String, Transform)> {
+    pub fn translate(&self, name: &str) -> Vec<(String, Transform)> {
         let unwrapped = WRAPPERS.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
         let name = unwrapped.as_deref().unwrap_or(name);
         let renamed = self.prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));

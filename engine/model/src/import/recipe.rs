@@ -39,6 +39,15 @@ pub(crate) enum Transform {
     Rows(Arc<Gather>),
     /// Takes some columns, or all of them in another order.
     Columns(Arc<Gather>),
+    /// Takes the convolution of one frame, `[outputs, channels, rows, columns]`, of a convolution over
+    /// two frames, `[outputs, channels, 2, rows, columns]`.
+    Frame(usize),
+    /// Makes a convolution `[outputs, 3, side, side]` of a matrix whose inputs are the samples of a
+    /// patch, pixel by pixel, `[outputs, side * side * 3]`.
+    Patches {
+        /// Side of a patch, in pixels.
+        side: usize,
+    },
     /// Takes elements `x` like rows, and replaces them by `-e^x`.
     Decay(Arc<Gather>),
     /// Transposes experts from `[experts, inputs, outputs]` to `[experts, outputs, inputs]`, with
@@ -60,6 +69,12 @@ pub(crate) enum Transform {
     /// Each byte holds two codes, the earlier in the low nibble.
     Mxfp4(ExpertOutputs),
 }
+
+/// Channels of a picture.
+const CHANNELS: usize = 3;
+
+/// Frames of a convolution for videos.
+const FRAMES: usize = 2;
 
 /// Bytes of the codes of an MXFP4 block, in both layouts.
 const CODES: usize = 16;
@@ -90,6 +105,8 @@ impl Recipe {
                 vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
             }
             (Transform::Rows(of) | Transform::Decay(of), shape) => of.shape(shape),
+            (Transform::Patches { side }, &[outputs, _]) => vec![outputs, CHANNELS, side, side],
+            (Transform::Frame(_), &[outputs, channels, FRAMES, rows, cols]) => vec![outputs, channels, rows, cols],
             (_, shape) => shape.to_vec(),
         }
     }
@@ -115,6 +132,8 @@ impl Recipe {
             | Transform::ExpertVectors(_)
             | Transform::Mxfp4(_)
             | Transform::Rows(_)
+            | Transform::Frame(_)
+            | Transform::Patches { .. }
             | Transform::Decay(_) => {
                 let rows = shape.iter().rev().skip(1).product::<usize>();
                 let bytes = ty.row_bytes(shape.last().copied().unwrap_or(0)).map_or(0, |row| row.saturating_mul(rows));
@@ -165,6 +184,14 @@ impl Recipe {
                 let bytes = bytes.ok_or_else(|| format!("{} rows", of.source_rows()))?;
                 Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
             }
+            &Transform::Patches { side } => match tensor.shape[..] {
+                [_, inputs] if inputs == side * side * CHANNELS && self.is_whole_floats() => Ok(self.patches(side)),
+                _ => Err(format!("floats [outputs, {side} * {side} * {CHANNELS}]")),
+            },
+            &Transform::Frame(frame) => match tensor.shape[..] {
+                [_, _, FRAMES, _, _] if frame < FRAMES && self.is_whole_floats() => Ok(self.frame(frame)),
+                _ => Err(format!("floats [outputs, channels, {FRAMES}, rows, columns]")),
+            },
             Transform::Columns(of) => self.columns(of).ok_or_else(|| format!("floats in {} columns", of.source_rows())),
             Transform::Decay(of) => {
                 let vector = tensor.shape == [of.source_rows()] && tensor.ty.is_weight() && self.is_whole_floats();
@@ -223,6 +250,29 @@ impl Recipe {
     /// True if the data are floats, and as long as shape and type require.
     fn is_whole_floats(&self) -> bool {
         self.tensor.ty.block_len() == 1 && self.is_whole()
+    }
+
+    /// Makes a convolution of samples pixel by pixel.
+    fn patches(&self, side: usize) -> Tensor {
+        let pixels = side * side;
+        let element = self.tensor.ty.block_bytes();
+        let mut bytes = Vec::with_capacity(self.tensor.data.len());
+        for row in self.tensor.data.chunks_exact((pixels * CHANNELS * element).max(1)) {
+            for at in 0..CHANNELS * pixels {
+                let (channel, pixel) = (at / pixels, at % pixels);
+                bytes.extend_from_slice(&row[(pixel * CHANNELS + channel) * element..][..element]);
+            }
+        }
+        Tensor { shape: self.shape(), data: Bytes::new(bytes), ..self.tensor.clone() }
+    }
+
+    /// Takes the convolution of one frame.
+    fn frame(&self, frame: usize) -> Tensor {
+        let shape = self.shape();
+        let bytes = shape.iter().skip(2).product::<usize>() * self.tensor.ty.block_bytes();
+        let frames = self.tensor.data.chunks_exact(bytes.max(1));
+        let taken = frames.skip(frame).step_by(FRAMES).collect::<Vec<_>>().concat();
+        Tensor { shape, data: Bytes::new(taken), ..self.tensor.clone() }
     }
 
     /// Returns floats with the columns that `of` takes; `None` if the number of columns does not

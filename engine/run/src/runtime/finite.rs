@@ -16,6 +16,14 @@ pub fn check_logits(logits: &[f32]) -> Result<()> {
     }
 }
 
+/// Returns [`Error::NotFinite`] for the model's `what` if one of `values` is NaN or infinite.
+pub(super) fn check_finite(what: &'static str, values: &[f32]) -> Result<()> {
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(Error::NotFinite { what, got: value.to_string() }),
+        None => Ok(()),
+    }
+}
+
 fn not_finite(got: impl Into<String>) -> Error {
     Error::NotFinite { what: "logits", got: got.into() }
 }

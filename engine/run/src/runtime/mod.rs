@@ -26,6 +26,7 @@ pub(crate) mod scratch;
 mod sequences;
 mod shortlist;
 mod snapshots;
+mod tower;
 
 pub use call_inputs::{CallInputs, PlacedPicture};
 pub use cpu::{ChosenExperts, LayerInputs, TokenInputs};
@@ -54,6 +55,7 @@ pub use route_preference::{HeldExperts, RoutePreference, always_taken};
 pub(crate) use route_preference::{LayerPreference, LayerPreferences};
 pub use sequences::Sequences;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
+pub use tower::{PictureEmbeddings, TowerProcessor};
 
 pub use thermocline_cpu::ops::KvType;
 pub use thermocline_model::Sparsity;

@@ -12,7 +12,7 @@ mod ffn_values;
 mod inputs;
 mod latent;
 mod layer_ffn;
-mod norm;
+pub(super) mod norm;
 mod paged_reads;
 mod per_layer;
 mod processor;

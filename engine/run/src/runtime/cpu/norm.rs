@@ -6,8 +6,19 @@ use thermocline_model::{LayerNorms, ModelConfig, Norm, NormKind, NormSlot};
 /// `x = norm(from)`, or `norm(x)` without `from`, row by row. A row is as long as the norm's
 /// weight.
 pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
-    let eps = norm.eps(config.norm_eps);
-    match config.norm {
+    normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, x, from);
+}
+
+/// Computes [`norm_rows`] for a norm of this kind and epsilon.
+pub(in crate::runtime) fn normed_rows(
+    cpu: &Cpu,
+    kind: NormKind,
+    eps: f32,
+    norm: &Norm,
+    x: &mut [f32],
+    from: Option<&[f32]>,
+) {
+    match kind {
         NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, eps),
         NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), eps),
     }

@@ -1,0 +1,122 @@
+//! The size to which a picture is brought before it is cut into patches.
+
+use thermocline_base::error::{Error, Result};
+
+/// Largest ratio of a picture's sides.
+const MOST_RATIO: usize = 200;
+
+/// Sizes to which a tower's pictures are brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PictureSizes {
+    /// One square for all pictures, whatever their proportions.
+    Square {
+        /// Its side, in pixels.
+        side: usize,
+    },
+    /// About the picture's own proportions, and as large as the area allows, as the image processor of
+    /// Gemma 4 does.
+    Filled {
+        /// Divisor of both sides, in pixels.
+        multiple: usize,
+        /// Largest area, in pixels.
+        most: usize,
+    },
+    /// About the picture's own proportions, as the image processor of Qwen2-VL does.
+    Fitted {
+        /// Divisor of both sides, in pixels.
+        multiple: usize,
+        /// Smallest area, in pixels.
+        least: usize,
+        /// Largest area, in pixels.
+        most: usize,
+    },
+}
+
+impl PictureSizes {
+    /// Returns the width and height for a picture of `width` and `height` pixels.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if one side is more than 200 times as long as the other.
+    pub fn fit(&self, width: usize, height: usize) -> Result<[usize; 2]> {
+        let (short, long) = (width.min(height), width.max(height));
+        if short == 0 || long > short.saturating_mul(MOST_RATIO) {
+            let expected = format!("sides with a ratio of at most {MOST_RATIO}");
+            return Err(Error::invalid("picture", expected, format!("{width} x {height} pixels")));
+        }
+        let (multiple, least, most) = match *self {
+            PictureSizes::Square { side } => return Ok([side; 2]),
+            PictureSizes::Filled { multiple, most } => return Ok(fill([width, height], multiple, most)),
+            PictureSizes::Fitted { multiple, least, most } => (multiple as f64, least as f64, most as f64),
+        };
+        let sides = [width as f64, height as f64];
+        let area = sides[0] * sides[1];
+        // Python rounds halves to even numbers.
+        let near = sides.map(|side| (side / multiple).round_ties_even() * multiple);
+        let fitted = if near[0] * near[1] > most {
+            let shrink = (area / most).sqrt();
+            sides.map(|side| ((side / shrink / multiple).floor() * multiple).max(multiple))
+        } else if near[0] * near[1] < least {
+            let grow = (least / area).sqrt();
+            sides.map(|side| (side * grow / multiple).ceil() * multiple)
+        } else {
+            near
+        };
+        Ok(fitted.map(|side| side as usize))
+    }
+}
+
+/// Returns the largest sides of at most `most` pixels that are multiples of `multiple`. The short
+/// side of a very long picture is one multiple.
+fn fill(sides: [usize; 2], multiple: usize, most: usize) -> [usize; 2] {
+    let factor = (most as f64 / (sides[0] as f64 * sides[1] as f64)).sqrt();
+    let filled = sides.map(|side| (side as f64 * factor / multiple as f64) as usize);
+    let longest = (most / (multiple * multiple)).max(1);
+    match filled {
+        [0, 0] => [multiple; 2],
+        [0, _] => [multiple, (sides[1] / sides[0]).min(longest) * multiple],
+        [_, 0] => [(sides[0] / sides[1]).min(longest) * multiple, multiple],
+        _ => filled.map(|side| side * multiple),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sizes that transformers' `smart_resize` returns.
+    #[test]
+    fn sizes_equal_those_of_the_reference() {
+        let sizes = PictureSizes::Fitted { multiple: 32, least: 65_536, most: 16_777_216 };
+        for (picture, fitted) in [
+            ([1024, 1024], [1024, 1024]),
+            ([1920, 1080], [1920, 1088]),
+            ([80, 16], [576, 128]),
+            ([100, 100], [256, 256]),
+            ([6000, 8000], [3520, 4704]),
+            ([48, 2000], [64, 1984]),
+        ] {
+            assert_eq!(sizes.fit(picture[0], picture[1]).unwrap(), fitted, "{picture:?}");
+        }
+        let filled = PictureSizes::Filled { multiple: 48, most: 280 * 48 * 48 };
+        for (picture, fitted) in [([1024, 1024], [768, 768]), ([100, 60], [1008, 624]), ([4000, 30], [6384, 48])] {
+            assert_eq!(filled.fit(picture[0], picture[1]).unwrap(), fitted, "{picture:?}");
+        }
+        assert_eq!(PictureSizes::Square { side: 896 }.fit(30, 7).unwrap(), [896; 2]);
+        assert!(sizes.fit(1, 201).is_err() && sizes.fit(0, 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn sides_are_multiples_within_the_limits(width in 1usize..9000, height in 1usize..9000, cells in 4usize..200) {
+            let most = 28 * 28 * cells;
+            let sizes = PictureSizes::Fitted { multiple: 28, least: 28 * 28 * 4, most };
+            if let Ok([w, h]) = sizes.fit(width, height) {
+                prop_assert!(w > 0 && h > 0 && w % 28 == 0 && h % 28 == 0);
+                // A very long picture keeps at least one cell across.
+                prop_assert!(w * h <= most || w == 28 || h == 28);
+            }
+        }
+    }
+}
