@@ -25,10 +25,10 @@ pub struct SlotMemory {
 impl SlotMemory {
     /// The memory of `slots` slots of `engine`, with the layers that are on the GPU now.
     pub fn of(engine: &Engine, slots: usize) -> Self {
-        let (model, ty, context) = (engine.model(), engine.kv_type(), engine.context());
+        let (model, ty, context, chunk) = (engine.model(), engine.kv_type(), engine.context(), engine.device_chunk());
         let first_on_gpu = engine.resident().map_or(usize::MAX, |resident| resident.first_layer);
-        let on_cpu = CacheBytes::in_ram(&model.config, context, ty, |layer| layer < first_on_gpu);
-        let on_gpu = CacheBytes::in_ram(&model.config, context, ty.on_gpu(), |layer| layer >= first_on_gpu);
+        let on_cpu = CacheBytes::in_ram(&model.config, context, ty, chunk, |layer| layer < first_on_gpu);
+        let on_gpu = CacheBytes::in_ram(&model.config, context, ty.on_gpu(), chunk, |layer| layer >= first_on_gpu);
         let drafter = engine.draft_model().or(model.draft_head.as_ref());
         let of_drafter = drafter.map_or(0, |drafter| CacheBytes::of(&drafter.config, context, ty).total());
         // The snapshots of all layers are in RAM, and `on_cpu` counts them.

@@ -29,13 +29,21 @@ use thermocline_run::{
 /// [`Error::Memory`] if the limits are too small for one row of the model's weights;
 /// [`Error::Invalid`] if its sidecar does not have exactly one frequency per neuron.
 pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<PlacementSolver> {
+    PlacementSolver::new(model, &bytes_on_device(model, caps, &inputs)?, inputs)
+}
+
+/// The bytes of `model` on a device with the limits `caps`; `None` uses the limits of the GPU in
+/// `inputs.machine`.
+///
+/// # Errors
+/// As [`planner`].
+pub(super) fn bytes_on_device(model: &Model, caps: Option<Caps>, inputs: &PlanInputs) -> Result<DeviceBytes> {
     let caps = caps.unwrap_or_else(|| caps_of(inputs.limits()));
-    let bytes = match device_bytes(&caps, model, inputs.chunk, inputs.kv_type) {
+    match device_bytes(&caps, model, inputs.chunk, inputs.kv_type) {
         // Only CPU plans remain. Loading the device reports why.
-        Err(Error::Unsupported { .. }) => DeviceBytes::none(model.config.n_layer()),
-        bytes => bytes?,
-    };
-    PlacementSolver::new(model, &bytes, inputs)
+        Err(Error::Unsupported { .. }) => Ok(DeviceBytes::none(model.config.n_layer())),
+        bytes => bytes,
+    }
 }
 
 /// The inputs of the plans of a running model.
@@ -143,6 +151,11 @@ impl LivePlanner {
     /// not compute that many.
     pub(super) fn set_chunk(&self, tokens: usize) {
         self.inputs.lock().plan.chunk = device_chunk(tokens);
+    }
+
+    /// Tokens of a prompt's chunk on a device.
+    pub(super) fn chunk(&self) -> usize {
+        self.inputs.lock().plan.chunk
     }
 
     /// Plans for a device with these limits and a budget of `budget` bytes. Returns the tokens of a

@@ -1,27 +1,25 @@
 //! The length of a prompt's chunks if experts are streamed to a device. A chunk uploads every
 //! chosen expert once, however many tokens choose it, so long chunks take less time per token.
 
-use super::live_planner::planner;
+use super::live_planner::bytes_on_device;
 use thermocline_base::error::Result;
 use thermocline_gpu::Caps;
-use thermocline_model::{Model, ModelConfig};
-use thermocline_run::{
-    placement::{PlanInputs, usable},
-    runtime::LONGEST_PASS,
-};
+use thermocline_model::Model;
+use thermocline_run::placement::{CostProfile, PlanInputs, StreamingBufferSize, usable};
 
 /// Longest chunk in which experts are streamed.
 const LONGEST: usize = 2048;
 /// Fraction of a budget (one part in this many) that longer chunks may take for their scratch
-/// memory. They make only prompts faster, but resident experts make every token faster.
+/// memory and for the rings of windows. They make only prompts faster, but resident experts make
+/// every token faster.
 const DIVISOR: u64 = 16;
 
 /// Returns the tokens of a prompt's chunk on a device with the limits `caps` and a budget of
 /// `budget` bytes. It is the length in `inputs`, or a greater one if experts are then streamed and
-/// its scratch memory is small.
+/// its memory is small.
 ///
 /// # Errors
-/// As [`planner`].
+/// As [`planner`](super::planner).
 pub fn streamed_chunk(model: &Model, caps: Option<Caps>, inputs: &PlanInputs, budget: u64) -> Result<usize> {
     let usual = inputs.chunk;
     let has_experts = model.config.experts.is_some() && inputs.machine.gpu.is_some();
@@ -29,27 +27,27 @@ pub fn streamed_chunk(model: &Model, caps: Option<Caps>, inputs: &PlanInputs, bu
     if usual < PlanInputs::MAX_CHUNK || !has_experts || inputs.stream_prompts == Some(false) {
         return Ok(usual);
     }
-    let solve = |chunk| planner(model, caps, PlanInputs { chunk, ..inputs.clone() });
-    let everything = solve(usual)?.everything();
+    // Sizes need no plan, so nothing is solved here.
+    let sizes = |chunk| {
+        let inputs = PlanInputs { chunk, ..inputs.clone() };
+        let bytes = bytes_on_device(model, caps, &inputs)?;
+        let profile = CostProfile::new(model, &bytes, &inputs)?;
+        Ok(StreamingBufferSize::new(model, &bytes, &profile, &inputs.streaming()))
+    };
+    let everything = sizes(usual)?.everything();
     if everything <= usable(budget) {
         return Ok(usual);
     }
-    let mut chunk = longest(&model.config);
+    let mut chunk = LONGEST;
     while chunk > usual {
-        let long = solve(chunk)?;
+        let long = sizes(chunk)?;
         let more = long.everything().saturating_sub(everything);
-        if long.streaming_buffer(budget) > 0 && more <= budget / DIVISOR {
+        if long.bytes_within(budget) > 0 && more <= budget / DIVISOR {
             return Ok(chunk);
         }
         chunk /= 2;
     }
     Ok(usual)
-}
-
-/// Returns the most tokens of a chunk that a model of `config` can compute in one pass.
-fn longest(config: &ModelConfig) -> usize {
-    let has_window = (0..config.n_layer()).any(|layer| config.kept_window(layer).is_some());
-    if has_window { LONGEST_PASS } else { LONGEST }
 }
 
 #[cfg(test)]
@@ -82,8 +80,7 @@ mod tests {
         };
         assert_eq!(of(&qwen, &with_bus(1e6), 12 << 30), 256, "a slow bus");
         let windows = model("gpt-oss-120b");
-        assert_eq!(of(&windows, &with_bus(50e9), 12 << 30), LONGEST_PASS, "rings hold no more positions");
-        assert_eq!(of(&windows, &inputs, 12 << 30), 256, "so short chunks do not pay");
+        assert_eq!(of(&windows, &with_bus(50e9), 12 << 30), LONGEST, "rings grow with chunks");
         assert_eq!(of(&model("relu-llama-7b"), &inputs, 2 << 30), 256, "a dense model");
     }
 }

@@ -39,7 +39,7 @@ impl RamUse<'_> {
         let (model, planner, inputs) = (self.model, self.planner, self.planner.inputs());
         let on_cpu = |layer: usize| plan.layers.get(layer).is_none_or(|layer| !layer.resident);
         let CacheBytes { rows, states, planes, snapshots } =
-            CacheBytes::in_ram(&model.config, inputs.context, inputs.kv_type, on_cpu);
+            CacheBytes::in_ram(&model.config, inputs.context, inputs.kv_type, inputs.chunk, on_cpu);
         let all = |bytes: u64| bytes.saturating_mul(inputs.sessions as u64);
         let drafter = self.draft.or(model.draft_head.as_deref());
         let cache_of = |of: &Model| CacheBytes::of(&of.config, inputs.context, inputs.kv_type).total();

@@ -21,7 +21,7 @@ impl GpuLayers {
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
         let rows = sources.into_iter().filter_map(|layer| {
             let shape = model.config.layers[layer].attention.as_ref()?;
-            Some(GpuKv::bytes_of(shape, KeptRows::room_for(&model.config, layer, capacity), ty))
+            Some(GpuKv::bytes_of(shape, KeptRows::room_for(&model.config, layer, capacity, self.chunk), ty))
         });
         let states = model.config.layers[self.range()].iter().filter_map(LayerConfig::state);
         let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
@@ -29,7 +29,7 @@ impl GpuLayers {
         if all > available {
             return Err(Error::memory(ScarceMemory::KvCache, "KV cache", all, available));
         }
-        let mut kv = KvCache::split(&model.config, capacity, ty, |layer, room| {
+        let mut kv = KvCache::split(&model.config, capacity, ty, self.chunk, |layer, room| {
             let rows = if self.range().contains(&layer) { self.kv_layer(model, layer, room, ty)? } else { None };
             Ok(rows.map(|rows| Box::new(rows) as Box<dyn OffHostRows>))
         })?;

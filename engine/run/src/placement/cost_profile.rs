@@ -190,11 +190,11 @@ impl CostProfile {
                 bytes.layers.len(),
             ));
         }
-        let mut profiled = true;
+        let (mut profiled, chunk) = (true, bytes.chunk);
         let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
             let ((layer, bytes), shape) = it;
             let source = config.kv_source(at).unwrap_or(at);
-            let room = KeptRows::room_for(config, source, inputs.context) as u64;
+            let room = KeptRows::room_for(config, source, inputs.context, chunk) as u64;
             let conversation = bytes.kv_token.saturating_mul(room).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
             // Decoding computes a single token, without an observer of hidden values.

@@ -22,6 +22,9 @@ const LEAST: usize = 2;
 /// Fraction of a budget (one part in this many) for a streaming buffer. The buffer makes only
 /// prompts faster, but neurons make every token faster.
 const PRICED_DIVISOR: u64 = 32;
+/// Fraction (one part in this many) if one expert needs more. Prompts gain a multiple of the speed
+/// that decoding loses.
+const LARGE_EXPERT_DIVISOR: u64 = 8;
 /// Fraction (one part in this many) if prompts are always streamed.
 const FORCED_DIVISOR: u64 = 4;
 
@@ -158,10 +161,17 @@ impl StreamingBufferSize {
         }
     }
 
+    /// Device bytes of the whole model with its caches.
+    pub fn everything(&self) -> u64 {
+        self.everything
+    }
+
     /// Bytes of `budget` that the buffer may take; 0 if nothing is cold, or if the buffer would be
     /// too small.
     pub fn bytes_within(&self, budget: u64) -> u64 {
-        let bytes = self.bytes.min(budget / self.divisor);
+        let share = budget / self.divisor;
+        let one_expert = self.least.min(budget / LARGE_EXPERT_DIVISOR);
+        let bytes = self.bytes.min(share.max(one_expert));
         if self.everything <= usable(budget) || bytes < self.least { 0 } else { bytes }
     }
 
@@ -221,6 +231,16 @@ mod tests {
         assert_eq!(cost.fewest_tokens(100, 0), None);
         assert_eq!(StreamCost { bus: f64::INFINITY, ..cost }.fewest_tokens(0, 100), None);
         assert_eq!(StreamCost { cpu: f64::NAN, ..cost }.fewest_tokens(0, 100), None);
+    }
+
+    #[test]
+    fn buffers_grow_beyond_their_share_for_one_large_expert() {
+        let size = StreamingBufferSize { bytes: 400, least: 300, divisor: PRICED_DIVISOR, everything: u64::MAX };
+        let bytes = [2399, 2400, 9600, 11200, 12800, 1 << 40].map(|budget| size.bytes_within(budget));
+        assert_eq!(bytes, [0, 300, 300, 350, 400, 400]);
+        assert_eq!(StreamingBufferSize { bytes: 0, ..size }.bytes_within(1 << 40), 0, "streaming does not pay");
+        assert_eq!(StreamingBufferSize { everything: 1 << 20, ..size }.bytes_within(1 << 40), 0, "nothing is cold");
+        assert_eq!(StreamingBufferSize { least: 10, ..size }.bytes_within(3200), 100, "small experts");
     }
 
     #[test]

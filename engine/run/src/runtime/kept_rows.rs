@@ -4,10 +4,15 @@
 use thermocline_cpu::ops::KV_TILE;
 use thermocline_model::ModelConfig;
 
-/// Most tokens of a pass if a cache has a ring. The ring has room for these tokens besides the
-/// window, so that the first token of the pass still sees its whole window. Larger chunks are
-/// computed in several passes.
+/// Most tokens of a pass if a cache has a ring, unless a device computes longer chunks. The ring has
+/// room for these tokens besides the window, so that the first token of the pass still sees its
+/// whole window. Larger chunks are computed in several passes.
 pub const LONGEST_PASS: usize = 512;
+
+/// Most tokens of a pass for which rings are made if a processor computes chunks of `chunk` tokens.
+pub(crate) const fn pass_of_chunks(chunk: usize) -> usize {
+    if chunk > LONGEST_PASS { chunk } else { LONGEST_PASS }
+}
 
 /// The positions of one layer whose keys and values are held: from `first`, at most `room`
 /// positions.
@@ -40,9 +45,10 @@ impl KeptRows {
         KeptRows { room, window: window.unwrap_or(usize::MAX), first: 0, ring: room < capacity }
     }
 
-    /// Number of positions for which `layer` has room in a context of `capacity` tokens.
-    pub fn room_for(config: &ModelConfig, layer: usize, capacity: usize) -> usize {
-        Self::new(config, layer, capacity, LONGEST_PASS).room
+    /// Number of positions for which `layer` has room in a context of `capacity` tokens, on a
+    /// processor that computes chunks of `chunk` tokens.
+    pub fn room_for(config: &ModelConfig, layer: usize, capacity: usize, chunk: usize) -> usize {
+        Self::new(config, layer, capacity, pass_of_chunks(chunk)).room
     }
 
     /// True if the room is smaller than the context.

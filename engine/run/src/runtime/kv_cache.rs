@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::{
     KeptRows, KvLayer, LONGEST_PASS, PictureSpan, PictureSpans, RecurrentState, Rotary,
+    kept_rows::pass_of_chunks,
     kv_layer::WindowRows,
     off_host::{OffHostRows, OffHostState},
     recurrent_state::RecurrentStates,
@@ -98,8 +99,9 @@ impl KvCache {
         Self::made_of(config, capacity, ty, pass.max(1), |_, _| Ok(None))
     }
 
-    /// Makes a cache for `capacity` tokens. `off_host` makes the keys and values of a layer in
-    /// another processor's memory, with room for a number of positions. All others are in RAM.
+    /// Makes a cache for `capacity` tokens, for a processor that computes chunks of `chunk` tokens.
+    /// `off_host` makes the keys and values of a layer in another processor's memory, with room for
+    /// a number of positions. All others are in RAM.
     ///
     /// # Errors
     /// As [`KvCache::new`], and the errors of `off_host`.
@@ -107,9 +109,10 @@ impl KvCache {
         config: &ModelConfig,
         capacity: usize,
         ty: KvType,
+        chunk: usize,
         off_host: impl FnMut(usize, usize) -> Result<Option<Box<dyn OffHostRows>>>,
     ) -> Result<Self> {
-        Self::made_of(config, capacity, ty, LONGEST_PASS, off_host)
+        Self::made_of(config, capacity, ty, pass_of_chunks(chunk), off_host)
     }
 
     fn made_of(

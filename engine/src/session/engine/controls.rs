@@ -62,6 +62,12 @@ impl Engine {
         self.handle.state.settings.latest().budget
     }
 
+    /// Tokens of a prompt's chunk on a device. Layers with a window keep at least as many positions
+    /// besides the window. Does not wait.
+    pub fn device_chunk(&self) -> usize {
+        self.handle.state.planner.chunk()
+    }
+
     /// The parts of the model that are in VRAM now, neuron by neuron; `None` if nothing is. Does
     /// not wait.
     pub fn resident(&self) -> Option<Arc<Resident>> {

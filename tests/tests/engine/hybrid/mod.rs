@@ -28,7 +28,7 @@ use thermocline_engine::{
     hybrid::{HybridProcessor, Planner},
     model::{Ffn, LoadOptions, Model, mask},
     placement::{BLOCK, CostProfile, Machine, Placement, Plan, PlanInputs, Resident, Streaming},
-    runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Processor, Residency, Sparsity},
+    runtime::{Forward, KvCache, KvType, LONGEST_PASS, LayerFiring, Outputs, Probe, Processor, Residency, Sparsity},
 };
 use thermocline_tests::{
     dice::Dice,

@@ -62,6 +62,28 @@ fn published_experts_are_streamed() {
     }
 }
 
+/// Rings of layers with a window grow with the chunks of the device. A chunk of more tokens than
+/// [`LONGEST_PASS`] is one pass, and the device computes all its experts.
+#[test]
+fn long_chunks_are_streamed_beside_windows() {
+    const CHUNK: usize = LONGEST_PASS + 88;
+    let model = model("fixtures/models/gpt-oss");
+    let ids: Vec<u32> = ids(&model, CHUNK / 2).into_iter().cycle().take(2 * CHUNK + 9).collect();
+    let attention = placement(&model, 0, true, |_, _| Vec::new());
+    let mut forward = streaming(shared(FULL), &model, &attention, CHUNK, PLENTY);
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    assert_eq!(kv.longest_pass(), CHUNK, "no layer has a ring, or rings are too short");
+    let mut reports = Loads::default();
+    let got = forward.run(&ids, &mut kv, Outputs::Last, &mut reports).unwrap().to_vec();
+    assert_eq!(reports.0.len(), 3 * model.config.n_layer(), "two long chunks and a short one");
+    assert!(reports.0.iter().all(|(_, cpu_bytes, bus_bytes)| *cpu_bytes == 0 && *bus_bytes > 0));
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let mut all = KvCache::for_passes(&model.config, ids.len(), KvType::F32, ids.len()).unwrap();
+    let wanted = scalar.run(&ids, &mut all, Outputs::Last, &mut ()).unwrap();
+    let error = max_diff(&got, wanted);
+    assert!(error <= 1e-3, "logits differ by {error}");
+}
+
 /// Bindings too small for gate and up of one expert together.
 #[test]
 fn streamed_experts_in_narrow_bindings_do_not_change_logits() {

@@ -3,6 +3,7 @@
 use super::KvCache;
 use crate::runtime::{
     KeptRows, KvLayer, LONGEST_PASS,
+    kept_rows::pass_of_chunks,
     recurrent_state::{RecurrentStates, planes_bytes},
     snapshots,
 };
@@ -28,18 +29,24 @@ pub struct CacheBytes {
 impl CacheBytes {
     /// Bytes of a cache for `capacity` tokens, entirely in RAM.
     pub fn of(config: &ModelConfig, capacity: usize, ty: KvType) -> Self {
-        Self::in_ram(config, capacity, ty, |_| true)
+        Self::in_ram(config, capacity, ty, LONGEST_PASS, |_| true)
     }
 
-    /// Bytes in RAM of a cache for `capacity` tokens, if the layers for which `in_ram` is true have
-    /// their keys, values and states in RAM. Only the windows of these layers are copied, but the
-    /// states of all layers.
-    pub fn in_ram(config: &ModelConfig, capacity: usize, ty: KvType, in_ram: impl Fn(usize) -> bool) -> Self {
+    /// Bytes in RAM of a cache for `capacity` tokens and chunks of `chunk` tokens, if the layers
+    /// for which `in_ram` is true have their keys, values and states in RAM. Only the windows of
+    /// these layers are copied, but the states of all layers.
+    pub fn in_ram(
+        config: &ModelConfig,
+        capacity: usize,
+        ty: KvType,
+        chunk: usize,
+        in_ram: impl Fn(usize) -> bool,
+    ) -> Self {
         let (mut bytes, mut window) = (CacheBytes::default(), 0_u64);
         for (at, layer) in config.layers.iter().enumerate().filter(|(at, _)| in_ram(*at)) {
             bytes.states += layer.state().map_or(0, |state| state.bytes());
             if let Some(of) = layer.attention.as_ref().filter(|of| of.kv_from.is_none()) {
-                let kept = KeptRows::new(config, at, capacity, LONGEST_PASS);
+                let kept = KeptRows::new(config, at, capacity, pass_of_chunks(chunk));
                 let row = of.cached_bytes(|len| ty.row_bytes(len));
                 bytes.rows = bytes.rows.saturating_add(row.saturating_mul(kept.room() as u64));
                 window = window.saturating_add(copied_window_bytes(ty, of, kept));
