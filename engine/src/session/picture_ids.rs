@@ -261,7 +261,7 @@ mod tests {
         let mut of = |prompt: &[u32], pictures: &[Arc<PromptPicture>]| {
             ConversationPictures::expand(prompt.to_vec(), pictures, Some(TOKEN), &mut ids).unwrap()
         };
-        let ((first, mut held), (both, more)) = (of(&[1, 7], &[a.clone()]), of(&[1, 7, 7], &[a, b]));
+        let ((first, mut held), (both, more)) = (of(&[1, 7], std::slice::from_ref(&a)), of(&[1, 7, 7], &[a, b]));
         held.merge(&first, more);
         assert_eq!(held.placed(&both, 0).unwrap().len(), 2);
         held.merge(&first[..1], ConversationPictures::default());

@@ -410,7 +410,7 @@ pub(crate) mod tests {
         // A picture larger than the window, and one of few tokens.
         let window = AttentionShape { window: AttentionWindow::sliding(30), ..shape.clone() };
         check(&window, KvType::F32, 250, 140, &[260..360, 370..372], 8).unwrap();
-        check(&window, KvType::F32, 250, 6, &[251..255], 8).unwrap();
+        check(&window, KvType::F32, 250, 6, std::slice::from_ref(&(251..255)), 8).unwrap();
         check(&AttentionShape { window: AttentionWindow::sliding(100), ..shape }, KvType::Q8_0, 700, 130, &[], 9)
             .unwrap();
     }
