@@ -36,8 +36,10 @@ def weights(size, n_ff, layers, vocab, norms_of_heads, seed):
             norm(f"{at}.attention.self.layer_norm_{part}")
         linear(f"{at}.attention.output.dense", size, size)
         norm(f"{at}.attention.output.LayerNorm")
-        linear(f"{at}.mlp.gated_layers", 2 * n_ff, size, bias=False)
-        linear(f"{at}.mlp.wo", size, n_ff)
+        # The model of source code names them differently.
+        gates, down = ("up_gated_layer", "down_layer") if norms_of_heads else ("gated_layers", "wo")
+        linear(f"{at}.mlp.{gates}", 2 * n_ff, size, bias=False)
+        linear(f"{at}.mlp.{down}", size, n_ff)
         norm(f"{at}.mlp.layernorm")
     return {name: it.to(torch.bfloat16) for name, it in named.items()}
 
@@ -53,7 +55,7 @@ def hidden_states(named, heads, ids):
     bias = -slopes(heads)[:, None, None] * (at[:, None] - at[None]).abs()
     split = lambda y: y.view(len(ids), heads, -1).transpose(0, 1)
     layer = 0
-    while f"encoder.layer.{layer}.mlp.wo.weight" in named:
+    while f"encoder.layer.{layer}.mlp.layernorm.weight" in named:
         name = f"encoder.layer.{layer}"
         q, k, v = (linear(f"{name}.attention.self.{part}", x) for part in ["query", "key", "value"])
         if get(f"{name}.attention.self.layer_norm_q.weight") is not None:
@@ -62,7 +64,10 @@ def hidden_states(named, heads, ids):
         mixed = ((q @ k.transpose(1, 2)) / q.shape[-1] ** 0.5 + bias).softmax(-1) @ v
         out = linear(f"{name}.attention.output.dense", mixed.transpose(0, 1).reshape(x.shape))
         x = norm(f"{name}.attention.output.LayerNorm", x + out)
-        gate, up = linear(f"{name}.mlp.gated_layers", x).chunk(2, -1)
-        x = norm(f"{name}.mlp.layernorm", x + linear(f"{name}.mlp.wo", gelu(gate) * up))
+        if f"{name}.mlp.wo.weight" in named:
+            down, (gate, up) = "wo", linear(f"{name}.mlp.gated_layers", x).chunk(2, -1)
+        else:
+            down, (up, gate) = "down_layer", linear(f"{name}.mlp.up_gated_layer", x).chunk(2, -1)
+        x = norm(f"{name}.mlp.layernorm", x + linear(f"{name}.mlp.{down}", gelu(gate) * up))
         layer += 1
     return x

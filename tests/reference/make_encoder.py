@@ -102,7 +102,8 @@ def tokenizer_files(vocabulary, target):
 
 
 def embedder(source, pooling, dense, prompts, width):
-    modules = [Transformer(str(source)), Pooling(width, {"last": "lasttoken"}.get(pooling, pooling))]
+    # In bfloat16 the factor of Gemma's embeddings would be rounded.
+    modules = [Transformer(str(source), model_kwargs={"dtype": torch.float32}), Pooling(width, {"last": "lasttoken"}.get(pooling, pooling))]
     for n, out in enumerate(dense):
         modules.append(Dense(width, out, bias=n > 0, activation_function=torch.nn.Identity()))
         fill(modules[-1], 90 + n)
@@ -118,7 +119,8 @@ def make(name, seed=1):
     model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**config)).eval()
     fill(model, seed)
     model.to(torch.bfloat16).save_pretrained(target)
-    model.to(torch.float32)
+    # Converting it back would leave the frequencies of its rotations rounded.
+    model = getattr(transformers, kind).from_pretrained(target, dtype=torch.float32).eval()
     tokenizer_files(vocabulary, target)
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(target)
     if kind == "Qwen3ForCausalLM":
@@ -131,7 +133,7 @@ def make(name, seed=1):
             scores.append(logits[answers].softmax(0)[0].item())
         expected = {"query": QUERY, "documents": DOCUMENTS, "scores": scores}
     elif pooling is None:
-        pairs = [tokenizer(QUERY, document, return_tensors="pt") for document in DOCUMENTS]
+        pairs = [tokenizer(QUERY, document, return_tensors="pt", return_token_type_ids=True) for document in DOCUMENTS]
         types = config.get("type_vocab_size", 2) > 1 and kind.startswith("Bert")
         keep = lambda pair: {key: value for key, value in pair.items() if key != "token_type_ids" or types}
         with torch.no_grad():

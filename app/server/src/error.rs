@@ -208,6 +208,7 @@ impl From<&Error> for ApiError {
             Error::Template(_) => ApiError::invalid_field("messages", message),
             Error::FileLost { .. } => ApiError::unavailable(without_folder(error)),
             Error::Memory { .. } | Error::Stopped(_) => ApiError::unavailable(message),
+            Error::Unsupported { .. } => ApiError::bad_request(message),
             _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
         }
     }

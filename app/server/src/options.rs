@@ -28,8 +28,8 @@ pub struct ServerOptions {
     pub timeout: Duration,
     /// Refuse what OpenAI's own server refuses: other models' names and unknown hints.
     pub strict: bool,
-    /// How hidden states are pooled into embeddings, unless a request says otherwise. `None`: as the
-    /// model asks, or else by the mean.
+    /// How hidden states are pooled into embeddings, unless a request says otherwise. `None`: as
+    /// the model asks, or else by the mean.
     pub pooling: Option<Pooling>,
     /// Connections open at a time. Beyond this, the connection that has been idle longest is
     /// closed.

@@ -23,7 +23,7 @@ Examples:
 
 FILE appears only when it is complete, and replaces an existing file.
 Vectors (norms, biases) stay F32.
-The vision tower of a folder is written beside FILE, as mmproj-FILE.";
+The vision tower of a folder is written beside FILE, as mmproj-FILE, and replaces an existing file.";
 
 /// Converts a Hugging Face folder or a GGUF file to GGUF of a chosen type.
 #[derive(Debug, Args)]

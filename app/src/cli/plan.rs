@@ -55,9 +55,9 @@ The speeds of this machine are measured once and kept. --save-machine writes the
 its memory to a file; with this file, --machine plans for this machine on another one.
 
 If a plan needs more RAM than there is, each token reads weights from the disk, and the predicted
-speed includes these reads. The speed of this machine's disk is measured when a plan needs it for
-the first time. A file of another machine states it in bytes per second, like
-`\"disk\": 3500000000.0`. Without it, no speed is predicted.";
+speed includes these reads. On Linux, the speed of this machine's disk is measured with the first
+model that is larger than the RAM, and kept. A file of another machine states it in bytes per
+second, like `\"disk\": 3500000000.0`. Without it, no speed is predicted.";
 
 /// Shows which parts of a model fit into a budget of GPU memory, whether the rest fits into RAM,
 /// and the predicted speed

@@ -131,8 +131,8 @@ pub struct SparsityArgs {
     pub split: Option<PathBuf>,
     /// For prompts, send neurons and experts that are not in GPU memory to the GPU in pieces. This
     /// is faster for long prompts if the GPU multiplies much faster than the CPU. It takes up to a
-    /// 32nd of the GPU's memory (with `on` up to a quarter). auto: if it is faster at the measured
-    /// speeds of this machine
+    /// 32nd of the GPU's memory, up to an eighth for a large expert, and up to a quarter with `on`.
+    /// auto: if it is faster at the measured speeds of this machine
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts())]
     pub stream_prompts: StreamPrompts,
     /// Number of prompt tokens computed at a time. With 1, a prompt is computed like an answer, so
@@ -141,9 +141,9 @@ pub struct SparsityArgs {
     /// [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
-    /// RAM for the weights of the model and one context, like 16GiB. Further weights are read from
-    /// disk when they are needed. No effect with --no-mmap and on Windows [default: no limit, or
-    /// the free RAM if the model is larger than the RAM]
+    /// RAM for the weights of the model and of its draft model, and for the contexts, like 16GiB.
+    /// Further weights are read from disk when they are needed. No effect with --no-mmap and on
+    /// Windows [default: no limit, or the free RAM if the model is larger than the RAM]
     #[arg(long, help_heading = "Hardware", value_name = "BYTES", value_parser = parse_bytes)]
     pub ram: Option<u64>,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Ffn, Linear, Model, PredictorKind};
+use super::{EmbeddingHead, Ffn, Linear, Model, PredictorKind};
 use thermocline_formats::format::{Bytes, Matrix, PagedAccess, PagedTensor, Pager};
 
 impl Model {
@@ -61,10 +61,11 @@ impl Model {
     fn tables(&self) -> impl Iterator<Item = &Matrix> {
         let weights = &self.weights;
         let per_layer = weights.per_layer.iter().map(|table| &table.rows);
-        [&weights.token_embedding].into_iter().chain(&weights.position_embedding).chain(per_layer)
+        let of_token = [&weights.token_embedding].into_iter().chain(&weights.token_types);
+        of_token.chain(&weights.position_embedding).chain(per_layer)
     }
 
-    /// The head, and maps around the layers.
+    /// The heads, and maps around the layers.
     fn matrices_of_no_layer(&self) -> impl Iterator<Item = &Linear> {
         let weights = &self.weights;
         let per_layer = weights.per_layer.iter().map(|table| &table.projection);
@@ -74,6 +75,9 @@ impl Model {
             let centroids = of.centroids.iter().map(|centroids| &centroids.rows);
             [&of.input, &of.state].into_iter().chain(centroids)
         });
-        per_layer.chain(of_states).chain(altup).chain(assistant).chain([&weights.output])
+        let EmbeddingHead { dense, classifier } = &weights.embedding_head;
+        let ranking = classifier.iter().flat_map(|of| of.dense.iter().chain([&of.output]));
+        let of_text = dense.iter().chain(ranking);
+        per_layer.chain(of_states).chain(altup).chain(assistant).chain(of_text).chain([&weights.output])
     }
 }

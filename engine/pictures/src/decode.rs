@@ -11,12 +11,12 @@ use thermocline_base::error::{Error, Result};
 /// Longest side of a picture, in pixels.
 pub const MOST_SIDE: usize = 65_535;
 
-/// Most pixels of a picture. The largest cameras of telephones have 108 million pixels in files that
-/// people send.
+/// Most pixels of a picture. The largest cameras of telephones have 108 million pixels in files
+/// that people send.
 pub const MOST_PIXELS: usize = 120_000_000;
 
-/// Most bytes that a decoder may allocate: [`MOST_PIXELS`] of four 16-bit samples, and as much again
-/// for the decoder's own buffers.
+/// Most bytes that a decoder may allocate: [`MOST_PIXELS`] of four 16-bit samples, and as much
+/// again for the decoder's own buffers.
 const MOST_BYTES: u64 = 2 * 8 * MOST_PIXELS as u64;
 
 /// Formats that are read.
@@ -27,9 +27,9 @@ const FORMATS: [ImageFormat; 6] =
 const NAMES: &str = "PNG, JPEG, WebP, GIF, BMP, TIFF";
 
 impl Picture {
-    /// Decodes the file `bytes`. The format is recognised by the file's first bytes. Animations give
-    /// their first frame. The rotation in EXIF data is applied. Transparent pixels are drawn over
-    /// white.
+    /// Decodes the file `bytes`. The format is recognised by the file's first bytes. Animations
+    /// give their first frame. The rotation in EXIF data is applied. Transparent pixels are drawn
+    /// over white.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for other formats; [`Error::Invalid`] for pictures that are too large
@@ -48,6 +48,10 @@ impl Picture {
         let mut decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
         let (width, height) = decoder.dimensions();
         check_size(width.into(), height.into())?;
+        let bytes = decoder.total_bytes();
+        if bytes > MOST_BYTES / 2 {
+            return Err(Error::invalid("picture", format!("at most {} bytes of pixels", MOST_BYTES / 2), bytes));
+        }
         // Damaged EXIF data do not make a picture unreadable.
         let orientation = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);
         let mut image = DynamicImage::from_decoder(decoder).map_err(|error| damaged(&error))?;

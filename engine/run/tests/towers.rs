@@ -1,5 +1,5 @@
-//! Vision towers against transformers: from a Hugging Face folder, and from the two files into which
-//! a folder is converted.
+//! Vision towers against transformers: from a Hugging Face folder, and from the two files into
+//! which a folder is converted.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 

@@ -24,6 +24,9 @@ const RETRY_DELAYS: [Duration; 3] = [Duration::from_millis(250), Duration::from_
 /// Time of stable work after which a device has all its attempts again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
+/// If the hot set adapts to the text, one of this many completed moves is noted for the pager.
+const NOTED_MOVES: u32 = 256;
+
 /// Manages the processor of the forward pass and the device that is in use, loading or lost.
 #[derive(Debug)]
 pub(super) struct DeviceManager {
@@ -45,6 +48,8 @@ pub(super) struct DeviceManager {
     too_small: Option<u64>,
     /// True while weights are being moved to or from the device.
     pub moving: bool,
+    /// Moves that were completed since the last load or change of the budget.
+    settled_moves: u32,
     /// Load number and [`Residency::moves`](thermocline_run::runtime::Residency::moves) of the last
     /// published state; `None` if nothing was on a device.
     published: Option<(u64, u64)>,
@@ -82,6 +87,7 @@ impl DeviceManager {
             source,
             too_small: None,
             moving: false,
+            settled_moves: 0,
             published: None,
         };
         if new.source.is_some() {
@@ -177,7 +183,7 @@ impl DeviceManager {
                 };
                 match done {
                     Ok(()) => {
-                        self.moving = true;
+                        (self.moving, self.settled_moves) = (true, 0);
                         self.publish_memory();
                         Vec::new()
                     }
@@ -285,7 +291,12 @@ impl DeviceManager {
         match residency.settle(model, &mut caches(contexts)) {
             Ok(more) => {
                 if self.moving && !more {
-                    self.note_reads();
+                    self.settled_moves = self.settled_moves.wrapping_add(1);
+                    // The pager then asks the system about all pages. That takes longer than an
+                    // exchange of experts.
+                    if !adapts || self.settled_moves % NOTED_MOVES == 1 {
+                        self.note_reads();
+                    }
                 }
                 self.moving = more;
             }
@@ -329,7 +340,7 @@ impl DeviceManager {
         };
         match result {
             Ok(LoadedDevice { processor, memory, .. }) => {
-                self.moving = true;
+                (self.moving, self.settled_moves) = (true, 0);
                 self.cpu = Some(forward.replace(&self.engine.model, processor));
                 self.state = DeviceState::InUse { memory, since: Instant::now() };
                 // The placement is published before the status, because readers of the status may

@@ -55,6 +55,8 @@ impl EmbeddingPrompts {
         let find = |name: &str| self.named.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str());
         let synonyms = SYNONYMS.iter().find(|(_, names)| names.contains(&kind)).map_or(&[][..], |(_, names)| names);
         let found = find(kind).or_else(|| synonyms.iter().find_map(|name| find(name)));
+        // A model may have a prompt for queries and none for documents.
+        let found = found.or((!synonyms.is_empty()).then_some(""));
         found.ok_or_else(|| Error::invalid("kind of text", self.names().collect::<Vec<_>>().join(", "), kind))
     }
 }

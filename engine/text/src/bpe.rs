@@ -1,5 +1,5 @@
-//! Byte-pair encoding: the merges of a vocabulary. The library's own build functions trust the file,
-//! so this module checks everything that it passes to them.
+//! Byte-pair encoding: the merges of a vocabulary. The library's own build functions trust the
+//! file, so this module checks everything that it passes to them.
 
 use ahash::AHashMap;
 use tokenizers::{ModelWrapper, models::bpe};

@@ -1,8 +1,8 @@
-//! SentencePiece's map of characters to the characters that replace them (`precompiled_charsmap`): a
-//! double array (Aoe 1989) of texts, and the replacements, each ended by a zero byte.
+//! SentencePiece's map of characters to the characters that replace them (`precompiled_charsmap`):
+//! a double array (Aoe 1989) of texts, and the replacements, each ended by a zero byte.
 //!
-//! The library that reads the map trusts it, and indexes out of bounds for a damaged one. This module
-//! walks the whole array first.
+//! The library that reads the map trusts it, and indexes out of bounds for a damaged one. This
+//! module walks the whole array first.
 
 /// Checks that no text leads out of the map, and that every replacement is text.
 pub fn check(map: &[u8]) -> Result<(), String> {
@@ -24,7 +24,7 @@ pub fn check(map: &[u8]) -> Result<(), String> {
         if base | 0xff >= units.len() {
             return Err(format!("unit {at} of the array leads out of its {} units", units.len()));
         }
-        if at > 0 && has_leaf(unit) {
+        if has_leaf(unit) {
             let value = (units[base] & 0x7fff_ffff) as usize;
             if !replacements.is_char_boundary(value) {
                 return Err(format!("unit {at} of the array names byte {value} of the replacements"));

@@ -78,7 +78,8 @@ fn vocabulary(
     ];
     match kind {
         ExportedModel::Bpe { pre } => {
-            // Byte-level tokens normally contain no spaces. If one does, the space is written as `Ġ`.
+            // Byte-level tokens normally contain no spaces. If one does, the space is written as
+            // `Ġ`.
             let line =
                 |(left, right): (String, String)| format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"));
             let merges = json::pairs(file.model.merges, metadata)?.into_iter().map(line).collect();

@@ -1,5 +1,5 @@
-//! Builds tokenizers from a Hugging Face `tokenizer.json`. It reads what byte-pair encoders, WordPiece
-//! and Unigram need, and refuses everything else by name.
+//! Builds tokenizers from a Hugging Face `tokenizer.json`. It reads what byte-pair encoders,
+//! WordPiece and Unigram need, and refuses everything else by name.
 
 use std::{collections::HashSet, fmt};
 
@@ -117,7 +117,11 @@ impl<'de> Deserialize<'de> for VocabJson {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<VocabJson, A::Error> {
                 let mut vocab = VocabJson::default();
                 while let Some(element) = list.next_element()? {
-                    let PieceJson::Piece(text, score) = element else { continue };
+                    // Later ids count elements that are no tokens.
+                    let PieceJson::Piece(text, score) = element else {
+                        vocab.pieces.push((String::new(), 0.0));
+                        continue;
+                    };
                     vocab.ids.insert(text.clone(), vocab.pieces.len() as u32);
                     vocab.pieces.push((text, score));
                 }
@@ -169,10 +173,6 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     check_types(pre_tokenizer, "pre-tokeniser", "pretokenizers", PRE_TOKENISERS)?;
     let normaliser: Option<tokenizers::NormalizerWrapper> = serde_json::from_value(normalizer.clone())
         .map_err(|error| malformed(metadata, "normalizer", "a normaliser", error))?;
-    let map = character_map_of(normalizer, metadata)?;
-    if !map.is_empty() {
-        character_map::check(&map).map_err(|error| malformed(metadata, "normalizer", "a map of characters", error))?;
-    }
     let pre_tokeniser = serde_json::from_value(pre_tokenizer.clone())
         .map_err(|error| malformed(metadata, "pre_tokenizer", "a pre-tokeniser", error))?;
     let added = |tokens: Vec<&AddedJson>, normaliser: Option<&tokenizers::NormalizerWrapper>| {
@@ -181,6 +181,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     };
     let (added_normalised, added) = (added(normalised, normaliser.as_ref())?, added(plain, None)?);
     let specials = file.added_tokens.iter().filter(|token| token.special).map(|token| token.id).collect();
+    let (unknown_text, unknown_id) = (file.model.unk_token.clone(), file.model.unk_id);
     let model = model_of(file.model, specials, metadata)?;
     let encoder = Subwords { added, added_normalised, normaliser, pre_tokeniser, model };
 
@@ -189,16 +190,18 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     // The end tokens of config.json and tokenizer_config.json may differ, and both end a text.
     ids.ends.extend(ids.eos);
     ids.bos = find("bos_token").or(ids.bos).or(before.first().copied());
-    ids.eos = find("eos_token").or(ids.eos);
+    ids.eos = find("eos_token").or(ids.eos).or(after.last().copied());
     ids.padding = find("pad_token").or(ids.padding);
-    ids.unknown = find("unk_token").or(ids.unknown);
+    let unknown = unknown_text.and_then(|text| encoder.token_id(&text)).or(unknown_id.map(|id| id as u32));
+    ids.unknown = find("unk_token").or(ids.unknown).or(unknown);
+    let separator = after.last().copied().filter(|id| between.contains(id));
+    ids.separator = find("sep_token").or(ids.separator).or(separator);
     ids.add_known_ends(|text| encoder.token_id(text));
     let choose = |flag: &str, id: Option<u32>, default: Vec<u32>| match config.get(flag).and_then(Value::as_bool) {
         Some(true) => id.map_or(default, |id| vec![id]),
         Some(false) => Vec::new(),
         None => default,
     };
-    ids.separator = find("sep_token").or(ids.separator);
     let encoder = Encoder::Subwords(Box::new(encoder));
     Ok(Tokenizer {
         before: choose("add_bos_token", ids.bos, before),
@@ -360,6 +363,12 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
     if empty("/prepend") || empty("/pattern/String") || matches_nothing {
         let supported = "a step that inserts or searches for a text that is not empty".to_owned();
         return Err(Error::unsupported(what, step, supported));
+    }
+    if kind == "Precompiled" {
+        let map = step.get("precompiled_charsmap").and_then(Value::as_str).unwrap_or_default();
+        let map = STANDARD.decode(map).map_err(|error| error.to_string());
+        map.and_then(|map| character_map::check(&map))
+            .map_err(|error| Error::unsupported(what, error, "a whole map of characters"))?;
     }
     for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
         check_types(step, what, list, known)?;

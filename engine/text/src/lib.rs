@@ -1,8 +1,8 @@
 //! Converts text to token ids and back, and renders chat templates.
 //!
 //! A [`Tokenizer`] is built from GGUF metadata or from a Hugging Face `tokenizer.json`. Byte-level
-//! BPE, WordPiece and Unigram use the `tokenizers` library ([`subwords`]). SentencePiece vocabularies
-//! whose scores order merges, which that library cannot represent, use the merge in
+//! BPE, WordPiece and Unigram use the `tokenizers` library ([`subwords`]). SentencePiece
+//! vocabularies whose scores order merges, which that library cannot represent, use the merge in
 //! [`sentence_piece`]. Special tokens are split off the text beforehand ([`added`]), so that they
 //! are recognised only if the caller asks.
 //!

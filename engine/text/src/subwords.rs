@@ -124,7 +124,9 @@ mod tests {
             for (tokenizer, of) in both(name).iter().zip(["folder", "file"]) {
                 for (text, want) in texts.iter().zip(rows("single")) {
                     let ids = tokenizer.encode(text, EncodeOptions::WHOLE).expect("text");
-                    assert_eq!(ids, want, "{name} of a {of}: {text:?}");
+                    // The reference ends a text again that says its end.
+                    let once = want.len() - usize::from(name == "unigram" && text.ends_with("</s>"));
+                    assert_eq!(ids, want[..once], "{name} of a {of}: {text:?}");
                 }
                 // Control tokens within a pair are text.
                 let pairs = texts.iter().zip(rows("pair")).filter(|(text, _)| !text.contains("<s>"));

@@ -1,5 +1,5 @@
-//! Unigram vocabularies (Kudo 2018), as in XLM-R and T5: a text is split into the tokens whose scores
-//! have the largest sum. GGUF calls the model `t5`.
+//! Unigram vocabularies (Kudo 2018), as in XLM-R and T5: a text is split into the tokens whose
+//! scores have the largest sum. GGUF calls the model `t5`.
 
 use tokenizers::{
     ModelWrapper, NormalizerWrapper, PreTokenizerWrapper,

@@ -188,9 +188,11 @@ fn plan_has_a_row_for_streamed_experts() {
     let all = plan(&eager, 1 << 40);
     assert_eq!((streamed(&all), all["bytes"].clone()), (0, all["everything"].clone()), "nothing is cold");
     // Gates and ups of an expert have 2 x 2880 x 2880 weights of half a byte. The buffer holds them
-    // once on the device and twice in staging buffers.
+    // once on the device and twice in staging buffers. An expert that needs more than the buffer's
+    // share gets up to an eighth of the budget.
     let least = 3 * 2880 * 2880;
-    assert_eq!(streamed(&plan(&eager, 32 * least - (1 << 20))), 0, "the buffer is too small for an expert");
+    assert!(streamed(&plan(&eager, 32 * least - (1 << 20))) >= least, "one expert");
+    assert_eq!(streamed(&plan(&eager, 8 * least - (1 << 20))), 0, "the buffer is too small for an expert");
     let mut slow = Machine::load(Path::new(&typical)).unwrap();
     slow.gpu.iter_mut().flat_map(|gpu| gpu.streams.values_mut()).for_each(|rate| *rate = 1e6);
     let path = folder.path().join("slow.json");

@@ -13,6 +13,7 @@ use thermocline_engine::{
     Error,
     model::convert,
     quant::TensorType,
+    runtime::KvType,
     session::{EmbeddingPrompts, Engine, EngineOptions, Event, Prompt, Request, SessionOptions, StateReading},
 };
 
@@ -51,7 +52,9 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 fn open(path: &Path) -> Engine {
-    Engine::open(path, EngineOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    // Keys and values as exact as the reference's.
+    let options = EngineOptions { kv_type: KvType::F32, ..EngineOptions::default() };
+    Engine::open(path, options).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The largest difference between the vectors of `engine` and sentence-transformers', for texts of

@@ -10,7 +10,7 @@ use std::{fs, ops::ControlFlow, path::Path, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
-    format::survive_lost_files,
+    format::{Pager, survive_lost_files},
     model::{LoadOptions, Model},
     quant::TensorType,
     runtime::{Forward, KvType, Outputs, Sparsity},
@@ -24,7 +24,7 @@ use thermocline_engine::{
     },
     synth::{SynthOptions, SynthShape, generate},
 };
-use thermocline_tests::wait::eventually;
+use thermocline_tests::wait::{eventually, until};
 
 fn write(shape: &str, to: &Path) {
     let shape = SynthShape::named(shape).unwrap();
@@ -103,7 +103,7 @@ fn prepared(path: &Path) {
     let options = SynthOptions { ty: TensorType::Q4_0, predictor: false, ..SynthOptions::new(shape, path) };
     generate(&options, &mut |_| {}).unwrap();
     let model = Arc::new(Model::open(path, &LoadOptions::default()).unwrap());
-    let text = |of: u32| (0..40).map(|at| (of * 911 + at * 37) % 4000).collect();
+    let text = |of: u32| (0..40).map(|at| (of * 911 + at * 37) % 2000).collect();
     let options = PrepareOptions {
         corpus: PrepareCorpus::Tokens((0..24).map(text).collect()),
         tokens: 960,
@@ -123,8 +123,21 @@ fn on_disk() -> tempfile::TempDir {
 /// tensors, and reads in flight.
 const SLACK: u64 = 256 << 10;
 
+/// The system has dropped all pages beyond the budget when a pass begins, and `pager` counts the
+/// others. During a pass the system may read pages around a late access, as its settings say.
+fn check_pages(pager: &Pager) {
+    let budget = pager.figures().budget;
+    eventually("the pages that are not kept leave RAM", || {
+        pager.note_other_reads();
+        pager.begin_pass(true);
+        pager.resident_bytes().unwrap() <= budget + SLACK
+    });
+    let figures = pager.figures();
+    assert!(figures.present > budget / 2 && figures.present <= budget, "{figures:?}");
+}
+
 /// Answers with half of the weights of `path` in RAM are those with all of them in RAM. After them,
-/// the system has dropped the other half.
+/// the other half leaves RAM.
 fn check_residency(path: &Path, sparsity: Sparsity, speculation: SpeculationMode) {
     let cpu = CpuOptions { threads: Some(2), ..CpuOptions::default() };
     let options =
@@ -145,11 +158,7 @@ fn check_residency(path: &Path, sparsity: Sparsity, speculation: SpeculationMode
     let kept = || pager.resident_bytes().unwrap();
     assert!(kept() >= bytes, "{}: only {} of {bytes} bytes were cached", path.display(), kept());
     assert!(batch(&engine, speculation) == wanted, "{}: other tokens", path.display());
-    // Other systems drop pages only when they need the memory.
-    if cfg!(target_os = "linux") {
-        eventually("the pages that are not kept leave RAM", || kept() <= bytes / 2 + SLACK);
-        assert!(kept() > bytes / 4, "{}: {} of {bytes} bytes are in memory", path.display(), kept());
-    }
+    check_pages(pager);
 }
 
 #[test]
@@ -190,15 +199,20 @@ fn weights_in_gpu_memory_leave_ram_to_the_others() {
     write("tiny-llama", &path);
     fs::File::open(&path).and_then(|file| file.sync_all()).unwrap();
     let bytes = Model::open(&path, &LoadOptions::default()).unwrap().checkpoint.tensor_bytes();
-    let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(bytes), ..GpuOptions::default() };
-    let options = EngineOptions {
-        cpu: CpuOptions { threads: Some(1), ..CpuOptions::default() },
-        context: Some(256),
-        ram: Some(bytes),
-        device: DeviceChoice::Gpu(gpu),
-        ..EngineOptions::default()
+    let open = |ram, budget| {
+        let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget, ..GpuOptions::default() };
+        let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+        let device = DeviceChoice::Gpu(gpu);
+        Engine::open(&path, EngineOptions { cpu, context: Some(256), ram, device, ..EngineOptions::default() }).unwrap()
     };
-    let engine = Engine::open(&path, options).unwrap();
+    let whole = open(None, None);
+    batch(&whole, SpeculationMode::Off);
+    let accounted = until("the whole model is on the GPU", || match whole.device() {
+        DeviceStatus::Gpu(memory) if !memory.moving => Some(memory.accounted),
+        _ => None,
+    });
+    drop(whole);
+    let engine = open(Some(bytes), Some(accounted - bytes / 4));
     let pager = engine.model().pager().unwrap();
     batch(&engine, SpeculationMode::Off);
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)), "{:?}", engine.device());
@@ -206,9 +220,7 @@ fn weights_in_gpu_memory_leave_ram_to_the_others() {
     batch(&engine, SpeculationMode::Off);
     let read = pager.figures().read - before.read;
     assert!(read < bytes / 10, "{read} of {bytes} bytes were read again with {before:?}");
-    if cfg!(target_os = "linux") {
-        eventually("uploaded weights leave RAM", || pager.resident_bytes().unwrap() <= bytes / 2 + SLACK);
-    }
+    check_pages(pager);
 }
 
 #[test]

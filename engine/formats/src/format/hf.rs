@@ -1,8 +1,8 @@
 //! A Hugging Face folder: `config.json`, weights as safetensors (one file, or shards that an index
 //! names), and the tokenizer's files, all unchanged. The importer gives the tensors GGUF's names.
 //!
-//! Only files directly in the folder, and in the folders of its modules, are opened. Names of shards
-//! and modules come from JSON files, so any name that is not a plain file name is refused.
+//! Only files directly in the folder, and in the folders of its modules, are opened. Names of
+//! shards and modules come from JSON files, so any name that is not a plain file name is refused.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -97,7 +97,7 @@ impl HfFolder {
         }
         let processor_config = match json(path, IMAGE_PROCESSOR)? {
             Some(processor) => processor,
-            None => json(path, PROCESSOR)?.map_or(Value::Null, |mut all| all["image_processor"].take()),
+            None => json(path, PROCESSOR)?.and_then(|all| all.get("image_processor").cloned()).unwrap_or(Value::Null),
         };
         let (weights, tensors) = Self::weights(path, mode)?;
         Ok(HfFolder {

@@ -52,7 +52,7 @@ impl SentenceModules {
                 return Err(malformed("modules with type and path", module));
             };
             let kind = kind.rsplit('.').next().unwrap_or(kind);
-            if matches!(kind, "Transformer" | "Normalize") {
+            if matches!(kind, "Transformer" | "Normalize" | "LogitScore") {
                 continue;
             }
             if !is_plain_file_name(path) {

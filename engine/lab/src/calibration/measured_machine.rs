@@ -96,9 +96,12 @@ pub fn cached_machine(
     go_on: KeepGoing<'_>,
 ) -> Result<Machine> {
     let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu.map(Gpu::report)));
-    let known = path.as_ref().filter(|_| !options.again).and_then(|path| Machine::load(path).ok());
-    let disk = known.as_ref().and_then(|known| known.disk);
-    let measured_disk = options.disk.as_deref().filter(|_| disk.is_none()).and_then(|file| {
+    let stored = path.as_ref().and_then(|path| Machine::load(path).ok());
+    // A new measurement without a file for the disk keeps the disk's speed.
+    let disk = stored.as_ref().and_then(|stored| stored.disk);
+    let known = stored.filter(|_| !options.again);
+    let is_due = disk.is_none() || options.again;
+    let measured_disk = options.disk.as_deref().filter(|_| is_due).and_then(|file| {
         let rate = disk_rate(file);
         rate.inspect_err(|error| tracing::debug!(%error, "the disk was not measured")).ok().flatten()
     });
@@ -412,7 +415,7 @@ mod tests {
         assert_eq!(without_disk, measured, "only the disk is measured");
         std::fs::remove_file(folder.path().join("disk")).unwrap();
         let further = [TensorType::F16, TensorType::Q5_0];
-        for (types, options) in [(&types, &options), (&further, &options), (&types, &of_disk)] {
+        for (types, options) in [(&types, &options), (&further, &options), (&types, &of_disk), (&types, &anew)] {
             let again = cached_machine(&cpu, Some(&gpu), types, options, &mut always).unwrap();
             assert!(again.disk == with_disk.disk && again.knows(types), "the disk is measured once");
         }

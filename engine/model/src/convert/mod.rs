@@ -71,8 +71,9 @@ pub const CONVERT_TYPES: [TensorType; 8] = [
 ];
 
 /// Reads the model at `source` (a GGUF, a PowerInfer file or a Hugging Face folder) and writes it
-/// to `target` with its matrices as `ty`. A folder's vision tower becomes a file beside `target`. `progress` receives the elements done and the elements in
-/// total. PowerInfer files stay PowerInfer files, with their predictors.
+/// to `target` with its matrices as `ty`. A folder's vision tower becomes a file beside `target`.
+/// `progress` receives the elements done and the elements in total. PowerInfer files stay
+/// PowerInfer files, with their predictors.
 ///
 /// # Errors
 /// Errors of opening the model; [`Error::Unsupported`] for a type outside [`CONVERT_TYPES`];

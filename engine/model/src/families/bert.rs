@@ -118,7 +118,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     Ok(LayerWeights::new(norms, attention(loader, config, n)?, ffn, None))
 }
 
-/// Loads a dense FFN. Its gates are absent, in a matrix of their own, or the first rows of `ffn_up`.
+/// Loads a dense FFN. Its gates are absent, in a matrix of their own, or the first rows of
+/// `ffn_up`.
 fn dense(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<FfnWeights> {
     let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
     let up = format!("blk.{n}.ffn_up");
@@ -142,8 +143,12 @@ enum Names {
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let alibi = hf.str(&["position_embedding_type"])? == Some("alibi");
+    let experts = hf.usize(&["num_experts"])?.unwrap_or(0);
+    if experts > 0 {
+        let got = format!("{experts} experts in a folder");
+        return Err(Error::unsupported("Nomic BERT", got, "a model without experts, or its GGUF file"));
+    }
     let (arch, names) = match hf.model_type() {
-        "nomic_bert" if hf.usize(&["num_experts"])?.is_some_and(|count| count > 0) => ("nomic-bert-moe", Names::Flash),
         "nomic_bert" => ("nomic-bert", Names::Flash),
         "jina_embeddings_v3" => ("jina-bert-v3", Names::Flash),
         _ if alibi => ("jina-bert-v2", Names::Bert),
@@ -157,9 +162,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let eps = hf.f32(&["layer_norm_eps", "layer_norm_epsilon"])?.unwrap_or(1e-12);
     draft.set("attention.layer_norm_epsilon", Value::F32(eps));
     let activation = if arch == "nomic-bert" { Activation::Silu } else { Activation::GeluErf };
-    let named = hf.activation(&["hidden_act", "activation_function"], activation)?;
-    // Folders of Nomic name a gated SiLU by other words.
-    draft.activation(if arch == "nomic-bert" { activation } else { named });
+    draft.activation(hf.activation(&["hidden_act", "activation_function"], activation)?);
     (draft.tied, draft.headless) = (true, true);
     match arch {
         "bert" => positions(hf, draft)?,
@@ -172,17 +175,13 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
             }
         }
     }
-    if arch == "nomic-bert-moe" {
-        draft.experts(
-            hf,
-            &["num_experts"],
-            &["moe_top_k", "num_experts_per_tok"],
-            &["n_inner", "intermediate_size"],
-        )?;
-        draft.set_size("moe_every_n_layers", hf.or_default(&["moe_every_n_layers"], 2)?)?;
-        draft.set("expert_weights_norm", Value::Bool(false));
-    }
     name_tensors(draft, names, alibi);
+    if alibi {
+        // Here the gates are the last rows, not the first.
+        let gates_first = Gather::new(n_ff.saturating_mul(2), [(n_ff, n_ff), (0, n_ff)]);
+        let gates_first = Transform::Rows(Arc::new(gates_first));
+        draft.naming.set("encoder.layer.*.mlp.up_gated_layer", "blk.*.ffn_up", gates_first);
+    }
     name_classifier(hf, draft)
 }
 
@@ -205,7 +204,7 @@ fn positions(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
 
 fn name_tensors(draft: &mut Draft, names: Names, alibi: bool) {
     let naming = &mut draft.naming;
-    for prefix in ["bert.", "roberta.", "new.", "nomic_bert.", "model."] {
+    for prefix in ["bert.", "roberta.", "nomic_bert.", "model."] {
         naming.alias(prefix, "");
     }
     naming.add("embeddings.word_embeddings", "token_embd");
@@ -234,7 +233,6 @@ fn name_tensors(draft: &mut Draft, names: Names, alibi: bool) {
             ("mlp.fc12", "ffn_gate"),
             ("mlp.fc2", "ffn_down"),
             ("norm2", AFTER_FFN),
-            ("mlp.router.layer", "ffn_gate_inp"),
         ],
     };
     let stem = if names == Names::Bert { "encoder.layer" } else { "encoder.layers" };
@@ -243,7 +241,6 @@ fn name_tensors(draft: &mut Draft, names: Names, alibi: bool) {
         ("attention.self.layer_norm_k", "attn_k_norm"),
         ("layer_norm_1", "attn_output_norm"),
         ("layer_norm_2", AFTER_FFN),
-        ("mlp.up_gated_layer", "ffn_up"),
         ("mlp.gated_layers", "ffn_up"),
         ("mlp.down_layer", "ffn_down"),
         ("mlp.wo", "ffn_down"),

@@ -1,6 +1,6 @@
 //! ModernBERT, which embeds and ranks texts: norms without biases before attention and FFN, a gated
-//! GELU, and rotary positions. Tokens read later tokens too. Every third layer reads all tokens; the
-//! others have a window on both sides, and their own rotation base.
+//! GELU, and rotary positions. Tokens read later tokens too. Every third layer reads all tokens;
+//! the others have a window on both sides, and their own rotation base.
 //!
 //! The norm of the embeddings is also the norm before the first layer's attention.
 

@@ -16,8 +16,8 @@ pub(crate) struct Naming {
     prefixes: Vec<(&'static str, String)>,
 }
 
-/// Prefixes that multi-modal wrappers put before a language model's names, and the prefix that folders
-/// without a head lack.
+/// Prefixes that multi-modal wrappers put before a language model's names, and the prefix that
+/// folders without a head lack.
 const WRAPPERS: [(&str, &str); 7] = [
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),

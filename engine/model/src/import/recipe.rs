@@ -39,8 +39,8 @@ pub(crate) enum Transform {
     Rows(Arc<Gather>),
     /// Takes some columns, or all of them in another order.
     Columns(Arc<Gather>),
-    /// Takes the convolution of one frame, `[outputs, channels, rows, columns]`, of a convolution over
-    /// two frames, `[outputs, channels, 2, rows, columns]`.
+    /// Takes the convolution of one frame, `[outputs, channels, rows, columns]`, of a convolution
+    /// over two frames, `[outputs, channels, 2, rows, columns]`.
     Frame(usize),
     /// Makes a convolution `[outputs, 3, side, side]` of a matrix whose inputs are the samples of a
     /// patch, pixel by pixel, `[outputs, side * side * 3]`.

@@ -40,8 +40,8 @@ pub(super) fn add(draft: &mut Draft, path: &Path, modules: SentenceModules) -> R
     }
     let prompts = modules.config.get("prompts").and_then(Json::as_object).into_iter().flatten();
     let texts = prompts.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())));
-    let (names, texts): (Vec<String>, Vec<String>) = texts.filter(|(_, text)| !text.is_empty()).unzip();
-    if !names.is_empty() {
+    let (names, texts): (Vec<String>, Vec<String>) = texts.unzip();
+    if texts.iter().any(|text| !text.is_empty()) {
         draft.keys.set(PROMPT_NAMES, Value::Array(Array::String(names)));
         draft.keys.set(PROMPTS, Value::Array(Array::String(texts)));
     }
@@ -70,6 +70,8 @@ fn pooling_of(path: &Path, config: &Json) -> Result<Pooling> {
     if config.get("include_prompt").and_then(Json::as_bool) == Some(false) {
         return Err(Error::unsupported("pooling", "include_prompt = false", "pooling of all tokens"));
     }
+    names.sort_unstable();
+    names.dedup();
     match names[..] {
         ["mean"] | [] => Ok(Pooling::Mean),
         ["cls"] => Ok(Pooling::First),

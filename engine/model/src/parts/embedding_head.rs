@@ -1,5 +1,5 @@
-//! The end of a model that embeds or ranks texts: how the hidden states of a text become a vector or
-//! a score.
+//! The end of a model that embeds or ranks texts: how the hidden states of a text become a vector
+//! or a score.
 
 use super::{Linear, Norm, NormKind};
 use crate::load::Loader;
@@ -85,7 +85,7 @@ impl EmbeddingHead {
         let (stem, labels) = ("cls.output", loader.rows("cls.output.weight"));
         let classifier = match labels {
             None => None,
-            Some(labels @ 1..=2) => Some(Classifier {
+            Some(labels @ 1..=2) if labels == 1 || !loader.has("cls.weight") => Some(Classifier {
                 dense: loader.has("cls.weight").then(|| loader.linear("cls", d_model, d_model)).transpose()?,
                 activation: match loader.arch {
                     "modernbert" => ClassifierActivation::Gelu,
@@ -95,7 +95,11 @@ impl EmbeddingHead {
                 output: loader.linear(stem, labels, d_model)?,
             }),
             Some(labels) => {
-                return Err(loader.tensor_error("cls.output.weight", "1 or 2 labels, because it ranks texts", labels));
+                return Err(loader.tensor_error(
+                    "cls.output.weight",
+                    "1 label, or yes and no, because it ranks texts",
+                    labels,
+                ));
             }
         };
         Ok(EmbeddingHead { dense, classifier })

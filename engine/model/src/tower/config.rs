@@ -51,8 +51,8 @@ pub struct TowerConfig {
     pub d_model: usize,
 }
 
-/// Rotation of heads by the place of their patch. One half of a head's pairs rotates by the row, the
-/// other half by the column.
+/// Rotation of heads by the place of their patch. One half of a head's pairs rotates by the row,
+/// the other half by the column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TowerRope {
     /// Base of the frequencies of each half.

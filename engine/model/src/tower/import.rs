@@ -74,6 +74,11 @@ pub(crate) fn import(folder: &HfFolder) -> Result<Option<ImportedTower>> {
     let Some(vision) = config.get("vision_config").filter(|vision| vision.is_object()) else { return Ok(None) };
     let model_type = config.get("model_type").and_then(Json::as_str).unwrap_or_default();
     let Some(projector) = projectors::of_model_type(model_type) else { return Ok(None) };
+    // Text models that were cut from a vision model keep its configuration.
+    let is_of_tower = |name: &str| ["visual.", "vision_tower."].iter().any(|part| name.contains(part));
+    if !tensors.iter().any(|tensor| is_of_tower(&tensor.name)) {
+        return Ok(None);
+    }
     let mut vision = vision.clone();
     // Some configurations leave out the type of the tower.
     vision["model_type"] = Json::String(format!("{model_type}_vision"));
@@ -94,8 +99,7 @@ pub(crate) fn import(folder: &HfFolder) -> Result<Option<ImportedTower>> {
         })
     });
     let recipes: Vec<Recipe> = translated.collect();
-    // Text models that were cut from a vision model keep its configuration.
-    Ok((!recipes.is_empty()).then_some(ImportedTower { metadata: draft.keys, recipes }))
+    Ok(Some(ImportedTower { metadata: draft.keys, recipes }))
 }
 
 /// Sets the keys that every tower has.

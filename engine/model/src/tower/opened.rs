@@ -103,11 +103,6 @@ impl Tower {
         let token = self.config.patch_size * self.config.merge;
         Ok(PictureGrid { rows: height / token, cols: width / token })
     }
-
-    /// Returns the number of layers of the text model that receive additions.
-    pub fn deepstack_layers(&self) -> usize {
-        self.weights.layers.iter().filter(|layer| layer.deepstack.is_some()).count()
-    }
 }
 
 /// Returns the first GGUF file in `folder` whose name says that it holds a tower.

@@ -60,7 +60,8 @@ impl<'t> CallInputs<'t> {
         CallInputs { pictures, ..tokens.into() }
     }
 
-    /// The inputs with the index of the second text's first token, if the tokens are a pair of texts.
+    /// The inputs with the index of the second text's first token, if the tokens are a pair of
+    /// texts.
     pub fn with_second_text(self, second_at: Option<usize>) -> Self {
         CallInputs { second_at, ..self }
     }

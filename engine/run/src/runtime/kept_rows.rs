@@ -4,8 +4,8 @@
 use thermocline_cpu::ops::KV_TILE;
 use thermocline_model::ModelConfig;
 
-/// Most tokens of a pass if a cache has a ring, unless a device computes longer chunks. The ring has
-/// room for these tokens besides the window, so that the first token of the pass still sees its
+/// Most tokens of a pass if a cache has a ring, unless a device computes longer chunks. The ring
+/// has room for these tokens besides the window, so that the first token of the pass still sees its
 /// whole window. Larger chunks are computed in several passes.
 pub const LONGEST_PASS: usize = 512;
 

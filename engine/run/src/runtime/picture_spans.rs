@@ -103,6 +103,8 @@ impl PictureSpans {
     /// other. Only the differences between positions matter, so they may begin anywhere.
     pub fn follow(&mut self, other: &Self, origin: usize) {
         self.spans.clone_from(&other.spans);
+        // The follower reads the tokens of pictures as text.
+        self.whole = false;
         self.origin = Some(origin);
     }
 
@@ -135,9 +137,9 @@ impl PictureSpans {
         self.spans.iter().find(|span| span.start < place && place < span.start.saturating_add(span.grid.tokens()))
     }
 
-    /// The places of the pictures with tokens among `places`.
+    /// The places of the pictures with tokens among `places`, if their tokens read all of them.
     pub fn among(&self, places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let all = self.spans.iter().map(PictureSpan::places);
+        let all = self.spans.iter().filter(|_| self.whole).map(PictureSpan::places);
         all.filter(move |picture| picture.start < places.end && places.start < picture.end)
     }
 

@@ -127,7 +127,7 @@ fn chats_with_pictures_forget_whole_turns() {
     let request = Request { on_full: ContextPolicy::Shift { keep: 0 }, max_tokens: Some(70), ..chat(&all) };
     let long = generate(&session, request);
     assert_eq!(long.ids.len(), 70);
-    assert!(long.stats.forgotten_turns > 0 || long.stats.forgotten_tokens > 0, "{:?}", long.stats);
+    assert!(long.stats.forgotten_turns > 0, "{:?}", long.stats);
 }
 
 #[test]
@@ -136,5 +136,5 @@ fn a_template_without_pictures_is_refused() {
     let of = Model::open(&model("qwen2_5-vl"), &LoadOptions::default()).unwrap();
     let error = answer(session_of(&engine, 160).generate(chat(&[asked("Look.", &[&picture(&of, 1, 0)])])));
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("1 pictures in the text") || error.contains("template"), "{error}");
+    assert!(error.contains("1 pictures in the text"), "{error}");
 }

@@ -83,7 +83,7 @@ pub(super) fn drop_cached(file: &File, offset: u64, len: usize) {
 
 /// Reads no more of `file` than is asked for.
 #[cfg(target_os = "linux")]
-pub(super) fn read_exactly(file: &File) {
+pub(crate) fn read_exactly(file: &File) {
     advise_file(file, 0, 0, libc::POSIX_FADV_RANDOM);
 }
 

@@ -3,8 +3,8 @@
 
 use super::tensor_pages::TensorPages;
 
-/// Fixed cost of a read request, as the bytes that the disk reads in the same time. Measured: 30,000
-/// scattered requests per second, and 1.3 GB per second of large reads.
+/// Fixed cost of a read request, as the bytes that the disk reads in the same time. Measured:
+/// 30,000 scattered requests per second, and 1.3 GB per second of large reads.
 const REQUEST_BYTES: f32 = 40960.0;
 /// Factor of the score of a kept piece. Without it, pieces of similar score would replace each
 /// other.

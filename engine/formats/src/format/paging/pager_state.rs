@@ -6,7 +6,7 @@ use std::{collections::VecDeque, ops::Range};
 use super::{
     PagedAccess, PagedTensor, ReadRows, kept_pieces,
     read_ahead::ReadAhead,
-    tensor_pages::{PageRun, Presence, TensorPages},
+    tensor_pages::{PageRun, Presence, TensorPages, WHOLE_PIECE},
 };
 
 /// Most pieces that leave the window for one read, as a limit of its time.
@@ -59,6 +59,8 @@ pub(super) struct PagerState {
     present: u64,
     /// Bytes in memory that were not used since they were read.
     unused: u64,
+    /// Bytes of the last product's pieces that are not kept.
+    in_use: u64,
     /// Bytes read from files.
     read: u64,
     ahead: ReadAhead,
@@ -119,7 +121,7 @@ impl PagerState {
         let tensors: Vec<TensorPages> = TensorBytes::of(tensors).into_iter().filter_map(tensor).collect();
         let ahead = ReadAhead::new(tensors.len());
         let passing = VecDeque::new();
-        let [window, present, unused, read] = [0; 4];
+        let [window, present, unused, in_use, read] = [0; 5];
         let mut new = PagerState {
             tensors,
             page,
@@ -128,6 +130,7 @@ impl PagerState {
             passing,
             present,
             unused,
+            in_use,
             read,
             ahead,
             counts: false,
@@ -159,6 +162,14 @@ impl PagerState {
         }
         to(len, len);
         runs
+    }
+
+    /// Notes that pages in memory may have been dropped. Their next use requests them again.
+    pub fn doubt(&mut self) {
+        let pieces = self.tensors.iter_mut().flat_map(|tensor| &mut tensor.pieces);
+        let present = pieces.filter(|piece| piece.presence != Presence::Absent);
+        present.for_each(|piece| piece.presence = Presence::Unknown);
+        self.unused = 0;
     }
 
     /// Bytes of all tensors.
@@ -196,6 +207,9 @@ impl PagerState {
     /// Announces that rows will be read. Returns the pages to read and to drop.
     pub fn announce<'r>(&mut self, reads: impl Iterator<Item = ReadRows<'r>>, when: Announced) -> PageRequests {
         let mut requests = PageRequests::default();
+        if when == Announced::Now {
+            self.in_use = 0;
+        }
         for ReadRows { weight, rows } in reads {
             let Some((tensor, bytes)) = self.find(weight.data()) else { continue };
             let Some(rows) = rows else {
@@ -249,6 +263,7 @@ impl PagerState {
         }
         of.used |= now;
         let state = &mut of.pieces[piece];
+        self.in_use += if now && !state.kept { bytes } else { 0 };
         match state.presence {
             Presence::Absent => {
                 state.presence = if now { Presence::Used } else { Presence::Ahead };
@@ -277,13 +292,16 @@ impl PagerState {
         }
     }
 
-    /// Requests pieces of the matrices that are expected next, up to half the window.
+    /// Requests pieces of the matrices that are expected next, up to half the window. All but one
+    /// leave room for the product's own pieces, which might be dropped before it reads them.
     fn read_ahead(&mut self, runs: &mut Vec<PageRun>) {
-        while self.unused < self.window / 2 {
+        let room = self.window.saturating_sub(self.in_use).max(WHOLE_PIECE as u64);
+        let most = room.min(self.window / 2);
+        while self.unused < most {
             let Some((tensor, from)) = self.ahead.next() else { return };
             let pieces = self.tensors[tensor].pieces.len();
             let mut piece = from;
-            while piece < pieces && self.unused < self.window / 2 {
+            while piece < pieces && self.unused < most {
                 self.touch(tensor, piece, Announced::Soon, runs);
                 piece += 1;
             }

@@ -105,8 +105,8 @@ fn positions(loader: &Loader<'_>, width: usize) -> Result<PatchPositions> {
     Ok(PatchPositions::Sides { length, table: loader.vector_of_shape(name, &[&[2, length, width]])? })
 }
 
-/// Reads layer `n`. Each half of a head is rotated by itself. Queries and keys are reordered, so that
-/// the pairs of both halves are those of one rotation of the whole head.
+/// Reads layer `n`. Each half of a head is rotated by itself. Queries and keys are reordered, so
+/// that the pairs of both halves are those of one rotation of the whole head.
 fn layer(loader: &Loader<'_>, config: &TowerConfig, n: usize) -> Result<TowerLayer> {
     let of = TowerLayer::load(loader, config, n)?;
     let head_dim = config.heads.head_dim;
@@ -144,7 +144,7 @@ fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {
     let (width, heads) = (vision.size(&["hidden_size"])?, vision.size(&["num_attention_heads"])?);
     let key_heads = vision.or_default(&["num_key_value_heads"], heads)?;
     let head_dim = vision.or_default(&["head_dim"], width / heads)?;
-    if key_heads != heads || head_dim * heads != width {
+    if key_heads != heads || head_dim.checked_mul(heads) != Some(width) {
         return Err(vision.unsupported("heads of the vision tower", "num_key_value_heads", key_heads));
     }
     let (side, merge) = (vision.size(&["patch_size"])?, vision.or_default(&["pooling_kernel_size"], MERGE)?);

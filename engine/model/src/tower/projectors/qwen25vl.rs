@@ -92,13 +92,15 @@ fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {
     let vision = &from.vision;
     let (width, patch_size) = (vision.size(&["hidden_size"])?, vision.size(&["patch_size"])?);
     let whole = vision.sizes("fullatt_block_indexes")?.unwrap_or_else(|| vec![7, 15, 23, 31]);
-    let pattern = whole.first().map_or(1, |first| first + 1);
-    if whole.is_empty() || whole.iter().enumerate().any(|(at, layer)| *layer != pattern * (at + 1) - 1) {
+    let pattern = whole.first().map_or(1, |first| first.saturating_add(1));
+    if whole.is_empty()
+        || whole.iter().enumerate().any(|(at, layer)| Some(*layer) != pattern.checked_mul(at + 1).map(|end| end - 1))
+    {
         let indexes = format!("{whole:?}");
         return Err(vision.unsupported("attention without windows", "fullatt_block_indexes", indexes));
     }
     for (suffix, size) in [
-        ("image_size", 40 * patch_size),
+        ("image_size", patch_size.saturating_mul(40)),
         ("patch_size", patch_size),
         ("embedding_length", width),
         ("feed_forward_length", vision.size(&["intermediate_size"])?),
@@ -123,7 +125,7 @@ fn names(draft: &mut TowerDraft, width: usize) {
     naming.alias("model.visual.", "visual.");
     two_frames(naming);
     for (at, part) in ["q", "k", "v"].into_iter().enumerate() {
-        let rows = Arc::new(Gather::new(3 * width, [(at * width, width)]));
+        let rows = Arc::new(Gather::new(width.saturating_mul(3), [(width.saturating_mul(at), width)]));
         for kind in ["weight", "bias"] {
             let (from, to) = (format!("visual.blocks.*.attn.qkv.{kind}"), format!("v.blk.*.attn_{part}.{kind}"));
             naming.whole(from, to, Transform::Rows(Arc::clone(&rows)));

@@ -90,7 +90,7 @@ fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {
     let (depth, patch_size) = (vision.size(&["depth"])?, vision.size(&["patch_size"])?);
     let side = vision.size(&["num_position_embeddings"])?.isqrt();
     for (suffix, size) in [
-        ("image_size", side * patch_size),
+        ("image_size", side.saturating_mul(patch_size)),
         ("patch_size", patch_size),
         ("embedding_length", vision.size(&["hidden_size"])?),
         ("feed_forward_length", vision.size(&["intermediate_size"])?),
@@ -104,7 +104,7 @@ fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {
     draft.keys.set("clip.use_gelu", Value::Bool(true));
     import_picture_sizes(from, draft);
     let stacked = vision.sizes("deepstack_visual_indexes")?.unwrap_or_default();
-    let flags = (0..depth).map(|layer| stacked.contains(&layer)).collect();
+    let flags = (0..depth.min(1 << 20)).map(|layer| stacked.contains(&layer)).collect();
     draft.set("is_deepstack_layers", Value::Array(Array::Bool(flags)));
     names(draft, &stacked);
     Ok(())

@@ -266,6 +266,9 @@ impl Processor for CpuProcessor {
         if !weights.tied {
             paged_reads::of_table(&weights.token_embedding, tokens);
         }
+        if let Some(types) = &weights.token_types {
+            paged_reads::of_table(types, &[0, 1][..types.rows().min(2)]);
+        }
         for (row, ((x, id), at)) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.places).enumerate() {
             if let Some(input) = pass.input(row) {
                 x.copy_from_slice(input);

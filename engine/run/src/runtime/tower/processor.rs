@@ -60,17 +60,12 @@ impl TowerProcessor {
         TowerProcessor { tower, cpu, buffers: TowerBuffers::default() }
     }
 
-    /// The tower.
-    pub fn tower(&self) -> &Tower {
-        &self.tower
-    }
-
     /// Computes `picture`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a picture that the tower does
-    /// not take; [`Error::Memory`](thermocline_base::error::Error::Memory) without memory for it;
-    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if numbers overflow;
+    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a picture that the tower
+    /// does not take; [`Error::Memory`](thermocline_base::error::Error::Memory) without memory for
+    /// it; [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if numbers overflow;
     /// [`Error::FileLost`](thermocline_base::error::Error::FileLost) if the file changed.
     pub fn embed(&mut self, picture: &Picture) -> Result<PictureEmbeddings> {
         let TowerProcessor { tower, cpu, buffers } = self;
@@ -215,8 +210,8 @@ impl LayerPass<'_> {
         normed_rows(self.cpu, self.config.norm, self.config.norm_eps, norm, out, Some(x));
     }
 
-    /// Adds attention to the residual stream. Every patch attends to all patches of its window, or of
-    /// the picture.
+    /// Adds attention to the residual stream. Every patch attends to all patches of its window, or
+    /// of the picture.
     fn attention(&self, buffers: &mut TowerBuffers, keys: &mut [KvRows], values: &mut [KvRows]) -> Result<()> {
         let LayerPass { cpu, config, layer, order, rotations } = *self;
         let (width, patches) = (config.width, order.len());
@@ -244,7 +239,7 @@ impl LayerPass<'_> {
             heads: config.heads,
             scale: config.score_scale,
             softcap: None,
-            window: AttentionWindow::ALL,
+            window: AttentionWindow::BOTH_DIRECTIONS,
             sinks: None,
             key_bias: None,
         };
@@ -252,10 +247,10 @@ impl LayerPass<'_> {
         let picture = 0..patches;
         let windows = if layer.windowed { &order.windows[..] } else { slice::from_ref(&picture) };
         for window in windows {
-            let (whole, part) = (0..window.len(), window.start * width..window.end * width);
+            let part = window.start * width..window.end * width;
             cpu.push_rows(keys, 0, &k[part.clone()], width);
             cpu.push_rows(values, 0, &v[part.clone()], width);
-            let queries = Queries { q: &q[part.clone()], first: 0, whole: slice::from_ref(&whole) };
+            let queries = Queries { q: &q[part.clone()], first: 0, whole: &[] };
             cpu.attention(&shape, queries, SeenRows { keys, values }, &mut heads[part], &mut buffers.attention);
         }
         for (x, heads) in buffers.x[..patches * width].chunks_mut(len).zip(heads.chunks(len)) {
