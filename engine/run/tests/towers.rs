@@ -39,7 +39,8 @@ fn embed(tower: Tower, picture: &Picture, threads: usize) -> PictureEmbeddings {
     TowerProcessor::new(Arc::new(tower), Cpu::new(&options).unwrap()).embed(picture).unwrap()
 }
 
-/// Largest difference of `made` from what transformers made of the picture.
+/// Largest difference of `made` from what transformers made of the picture, relative to the largest
+/// number if it is above 1.
 fn difference(name: &str, picture: &str, made: &PictureEmbeddings) -> f32 {
     let bytes = fs::read(fixture(name).join("expected.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -50,8 +51,9 @@ fn difference(name: &str, picture: &str, made: &PictureEmbeddings) -> f32 {
     assert_eq!(made.grid, PictureGrid { rows: rows as usize, cols: cols as usize });
     let off = |wanted: &[[u8; 4]], got: &[f32]| {
         assert_eq!(wanted.len(), got.len());
-        let pairs = wanted.iter().map(|bytes| f32::from_le_bytes(*bytes)).zip(got);
-        pairs.fold(0.0f32, |most, (wanted, got)| most.max((wanted - got).abs()))
+        let wanted = wanted.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let largest = wanted.clone().fold(1.0f32, |most, wanted| most.max(wanted.abs()));
+        wanted.zip(got).fold(0.0f32, |most, (wanted, got)| most.max((wanted - got).abs())) / largest
     };
     let stacked = (0..).map_while(|at| words(&format!("deepstack.{at}")).ok()).collect::<Vec<_>>();
     assert_eq!(stacked.len(), made.deepstack.len(), "{name}");

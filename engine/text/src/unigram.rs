@@ -40,6 +40,9 @@ impl Pieces {
         if let Some(at) = self.pieces.iter().position(|(_, score)| !score.is_finite()) {
             return Err(format!("a score that is no finite number, for token {at}"));
         }
+        if self.unknown.is_none() {
+            return Err("no token for unknown characters".to_owned());
+        }
         let model = Unigram::from(self.pieces, self.unknown, self.byte_fallback);
         model.map(ModelWrapper::Unigram).map_err(|error| error.to_string())
     }
