@@ -118,8 +118,8 @@ pub struct Weights {
     pub token_embedding: Matrix,
     /// `[positions + offset, d]`; only for learned positions.
     pub position_embedding: Option<Matrix>,
-    /// `[types, d]`, added to the embeddings (BERT). The first row is for the first or the only text,
-    /// the second row for the second text of a pair.
+    /// `[types, d]`, added to the embeddings (BERT). The first row is for the first or the only
+    /// text, the second row for the second text of a pair.
     pub token_types: Option<Matrix>,
     /// Weights after the pooling, in models that embed or rank texts.
     pub embedding_head: EmbeddingHead,

@@ -39,7 +39,7 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
     let error = strict.client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404);
     assert_eq!(error["code"], "model_not_found");
     assert_eq!(client.post(TEXT, &json!({ "prompt": [999_999_999] })).error(400)["param"], "prompt");
-    client.get("/v1/rerank").error(404);
+    client.get("/v1/audio/speech").error(404);
     for (method, path, allowed) in [
         ("GET", CHAT, "POST"),
         ("PUT", TEXT, "POST"),

@@ -74,7 +74,9 @@ fn with_tail(file: &Checkpoint, tail: Tail) -> Checkpoint {
     let layers = file.metadata.usize(&format!("{arch}.block_count")).unwrap().unwrap();
     let mut metadata = Metadata::new(&file.path);
     for (key, value) in file.metadata.iter() {
-        let of_layers = longer(value, layers).filter(|_| tail.arrays && key.starts_with(&format!("{arch}.")));
+        // These are one per axis of positions, of which there are as many as layers in some files.
+        let per_layer = key.starts_with(&format!("{arch}.")) && !key.ends_with(".dimension_sections");
+        let of_layers = longer(value, layers).filter(|_| tail.arrays && per_layer);
         metadata.set(key, of_layers.unwrap_or_else(|| value.clone()));
     }
     metadata.set(format!("{arch}.block_count"), Value::U32(layers as u32 + tail.counted));
