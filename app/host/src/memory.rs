@@ -10,7 +10,7 @@ use crate::control_group;
 const SPARE: u64 = 16;
 
 /// Returns the total bytes of RAM, or the limit of the process's control group if it is smaller.
-/// Reads them once. `None` if the system does not report them.
+/// Reads the number once. `None` if the system does not report it.
 pub fn total() -> Option<u64> {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     *TOTAL.get_or_init(|| {

@@ -176,7 +176,7 @@ impl PageReaders {
 
 impl Drop for PageReaders {
     fn drop(&mut self) {
-        // A thread may be the one that drops this, so the drop does not wait for the threads.
+        // The last owner may be one of the threads, so the drop does not wait for the threads.
         self.0.lock().closed = true;
         self.0.work.notify_all();
     }
