@@ -182,7 +182,7 @@ impl fmt::Debug for Pager {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::{env, fs, hint::black_box, os::unix::fs::FileExt, thread, time::Duration};
+    use std::{env, fs, hint::black_box, io, os::unix::fs::FileExt, thread, time::Duration};
 
     use super::*;
     use crate::{
@@ -197,9 +197,9 @@ mod tests {
 
     /// Announces a matrix, the one at `at` in `file`, and reads it. An access to the map could make
     /// the system read pages around it, as many as its settings say.
-    fn multiply(pager: &Pager, weight: &Matrix, file: &fs::File, at: usize) {
+    fn multiply(pager: &Pager, weight: &Matrix, file: &fs::File, at: usize) -> io::Result<()> {
         pager.read(std::iter::once(ReadRows { weight, rows: None }));
-        file.read_exact_at(&mut vec![0; BYTES], (at * BYTES) as u64).unwrap();
+        file.read_exact_at(&mut vec![0; BYTES], (at * BYTES) as u64)
     }
 
     /// The system itself says which pages are in memory.
@@ -242,7 +242,9 @@ mod tests {
         hints::read_exactly(&file);
         for _ in 0..12 {
             pager.begin_pass(true);
-            matrices.iter().enumerate().for_each(|(at, weight)| multiply(&pager, weight, &file, at));
+            for (at, weight) in matrices.iter().enumerate() {
+                multiply(&pager, weight, &file, at).unwrap();
+            }
         }
         settled("after passes");
         // A copy to a GPU reads everything without an announcement.
