@@ -53,6 +53,10 @@ can_run() {
       command -v apt-get >/dev/null || { echo "cross-compilers are installed on Debian and Ubuntu only"; return 1; }
       command -v rustup >/dev/null || { echo "no rustup here, which has the other system's standard library"; return 1; }
       [[ $(uname -m) == x86_64 ]] || { echo "it is run on x86-64, this is $(uname -m)"; return 1; } ;;
+    disk)
+      [[ $EUID -eq 0 ]] || { echo "only root can mount a disk: sudo bash tests/disk.sh"; return 1; }
+      command -v mkfs.ext4 >/dev/null || { echo "no mkfs.ext4, which e2fsprogs has"; return 1; }
+      { losetup -f && unshare --mount true; } >/dev/null 2>&1 || { echo "this system lets root mount no disk"; return 1; } ;;
     packaging) command -v apt-get >/dev/null || { echo "packages are made and checked on Debian and Ubuntu only"; return 1; } ;;
     fuzz) cargo +nightly --version >/dev/null 2>&1 || { echo "no nightly compiler here; its properties are tested on mutated fixtures"; return 1; } ;;
   esac

@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/steps.sh
 
 first_tier=(format locks build lints tests doctests window)
-second_tier=(extras workflows backends drivers direct3d packaging soak slow fuzz foreign arm windows)
+second_tier=(extras workflows backends drivers direct3d packaging soak disk slow fuzz foreign arm windows)
 declare -A about limit what command inputs
 # NAME | seconds on two cores | time limit | what it shows | command
 while IFS='|' read -r name seconds most shows line; do
@@ -36,6 +36,7 @@ drivers   |  75 |  600 | what drivers' own compilers make of the kernels        
 direct3d  |  80 |  600 | Direct3D's compiler accepts the kernels                  | bash tests/direct3d.sh
 packaging | 190 | 1200 | packages are made, installed, started and removed        | bash packaging/test.sh
 soak      | 190 |  600 | a server that is asked without a pause does not grow     | bash tests/soak.sh target/debug/thermocline 180
+disk      |  10 |  300 | a disk that fails while a model is read from it          | bash tests/disk.sh
 slow      | 300 | 3000 | the full form of tests that have a short one             | NEXTEST_PROFILE=slow bash tests/nextest.sh --run-ignored only -E 'not binary(vocabularies)'
 fuzz      | 900 | 3000 | a search for input that what reads files cannot bear     | bash tests/fuzz.sh 30
 foreign   | 1500 | 6000 | lints for other systems; installs their libraries       | bash tests/foreign.sh
@@ -50,6 +51,7 @@ inputs=(
   [direct3d]='^shaders/|^engine/formats/src/quant/.*wgsl$|^tests/d(irect3d|xc_check)'
   [packaging]='^packaging/|^app/((server|window)/)?Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
   [soak]='^app/(server|host)/|^engine/src/session/|^tests/soak'
+  [disk]='^engine/formats/src/format/|^tests/disk'
   [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/(host/src/builtin|window/src/conversation/start)\.rs$'
   [workflows]='^\.github/|^tests/workflows|^fuzz/fuzz_targets/'
   [fuzz]='^fuzz/|^engine/(formats|text)/|^tests/src/fuzzed/|^tests/fuzz'

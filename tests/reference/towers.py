@@ -44,6 +44,8 @@ QWEN_TOWER = {
     "out_hidden_size": 48,
 }
 HALF = [0.5, 0.5, 0.5]
+CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
+CLIP_DEVIATION = [0.26862954, 0.26130258, 0.27577711]
 QWEN_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "size": {"shortest_edge": 4096, "longest_edge": 16384},
@@ -85,7 +87,7 @@ CONFIGS = {
             },
         },
         "processor": QWEN_PROCESSOR
-        | {"patch_size": 14, "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]},
+        | {"patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_DEVIATION},
         "whole": (84, 140),
         "resized": (200, 90),
     },
@@ -157,6 +159,105 @@ CONFIGS = {
         },
         "whole": (168, 240),
         "resized": (150, 90),
+        "pooling": 3,
+    },
+    "gemma4-unified": {
+        "class": "Gemma4Unified",
+        "config": {
+            "image_token_id": 380,
+            "boi_token_id": 381,
+            "eoi_token_id": 382,
+            "text_config": TEXT
+            | {
+                "sliding_window": 32,
+                "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+                "global_head_dim": 16,
+                "hidden_size_per_layer_input": 0,
+                "num_kv_shared_layers": 0,
+                "tie_word_embeddings": True,
+            },
+            "vision_config": {
+                "patch_size": 4,
+                "pooling_kernel_size": 3,
+                "mm_embed_dim": 64,
+                "mm_posemb_size": 128,
+                "output_proj_dims": 64,
+            },
+            "audio_config": None,
+        },
+        "processor": {
+            "image_processor_type": "Gemma4UnifiedImageProcessor",
+            "patch_size": 4,
+            "max_soft_tokens": 70,
+            "pooling_kernel_size": 3,
+            "do_normalize": False,
+            "image_mean": [0.0] * 3,
+            "image_std": [1.0] * 3,
+        },
+        "published": lambda name: gemma4_unified_names(name),
+        "whole_pictures": True,
+        "whole": (84, 120),
+        "resized": (150, 90),
+    },
+    "pixtral": {
+        "class": "Mistral3",
+        "config": {
+            "image_token_id": 384,
+            "spatial_merge_size": 2,
+            "vision_feature_layer": -1,
+            "text_config": TEXT | {"model_type": "mistral", "vocab_size": 387, "sliding_window": None, "rms_norm_eps": 1e-5},
+            "vision_config": {
+                "model_type": "pixtral",
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 96,
+                "image_size": 128,
+                "patch_size": 8,
+                "hidden_act": "silu",
+            },
+        },
+        "processor": {
+            "image_processor_type": "PixtralImageProcessor",
+            "size": {"longest_edge": 128},
+            "patch_size": {"height": 16, "width": 16},
+            "image_mean": CLIP_MEAN,
+            "image_std": CLIP_DEVIATION,
+        },
+        "tokens": {384: "[IMG]", 385: "[IMG_BREAK]", 386: "[IMG_END]"},
+        "row_ends": [385, 386],
+        "whole": (96, 64),
+        "resized": (200, 90),
+    },
+    "pixtral-llava": {
+        "class": "Llava",
+        "config": {
+            "image_token_id": 384,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "text_config": TEXT | {"model_type": "mistral", "vocab_size": 387, "num_hidden_layers": 1, "sliding_window": None},
+            "vision_config": {
+                "model_type": "pixtral",
+                "hidden_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "intermediate_size": 48,
+                "image_size": 64,
+                "patch_size": 8,
+                "hidden_act": "gelu",
+            },
+        },
+        "processor": {
+            "image_processor_type": "PixtralImageProcessor",
+            "size": {"longest_edge": 64},
+            "patch_size": {"height": 8, "width": 8},
+            "image_mean": CLIP_MEAN,
+            "image_std": CLIP_DEVIATION,
+        },
+        "tokens": {384: "[IMG]", 385: "[IMG_BREAK]", 386: "[IMG_END]"},
+        "row_ends": [385, 386],
+        "whole": (64, 48),
+        "resized": (70, 130),
     },
     "qwen3_5": {
         "class": "Qwen3_5",
@@ -202,6 +303,21 @@ def fill_limits(model):
             value.copy_((1 + 0.3 * torch.randn(value.shape, generator=generator)).to(torch.bfloat16))
 
 
+def gemma4_unified_names(name):
+    """The published name of a tensor, which the library renames."""
+    name = name.replace("embed_vision.multimodal_embedder.", "embed_vision.")
+    return name if "embedding_projection" in name else name.replace("embed_vision.", "vision_embedder.")
+
+
+def add_tokens(path, tokens):
+    """Adds special tokens, content by id, to a tokenizer."""
+    tokenizer = json.loads(path.read_text())
+    kinds = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer["added_tokens"] += [{"id": at, "content": content} | kinds for at, content in tokens.items()]
+    if tokens:
+        path.write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
+
+
 def deepstack(features):
     """Additions to the first layers of the text model, if the tower has them."""
     return getattr(features, "deepstack_features", None) or []
@@ -216,13 +332,15 @@ def write(name):
     model = getattr(transformers, entry["class"] + "ForConditionalGeneration")(config).eval()
     fill(model, 7, 0.5, torch.bfloat16)
     fill_limits(model)
-    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()}
+    rename = entry.get("published", str)
+    weights = {rename(key): value.to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     config.architectures = [type(model).__name__]
     (folder / "config.json").write_text(json.dumps(config.to_dict(), indent=2, default=str) + "\n")
     (folder / "preprocessor_config.json").write_text(json.dumps(entry["processor"], indent=2) + "\n")
     for file in SAME:
         shutil.copy(MODELS / "qwen3" / file, folder / file)
+    add_tokens(folder / "tokenizer.json", entry.get("tokens", {}))
     kind = getattr(transformers, entry["processor"]["image_processor_type"])
     processor = kind(**{key: value for key, value in entry["processor"].items() if key != "image_processor_type"})
     ids, made, expected = [5, 6, 7], [], {}
@@ -242,16 +360,37 @@ def write(name):
         if "image_grid_thw" in inputs:
             rows, cols = (inputs["image_grid_thw"][0, 1:] // 2).tolist()
         elif "image_position_ids" in inputs:
-            cols, rows = ((inputs["image_position_ids"][0].amax(0) + 1) // entry["processor"]["pooling_kernel_size"]).tolist()
+            cols, rows = ((inputs["image_position_ids"][0].amax(0) + 1) // entry.get("pooling", 1)).tolist()
+        elif "image_sizes" in inputs:
+            side = entry["processor"]["patch_size"]["height"]
+            rows, cols = [size // side for size in inputs["image_sizes"][0].tolist()]
         else:
             rows = cols = int(len(embeddings.reshape(-1, embeddings.shape[-1])) ** 0.5)
         expected[f"{picture}.grid"] = torch.tensor([rows, cols], dtype=torch.int32)
-        ids += [entry["config"]["image_token_id"]] * (rows * cols) + [9 + at, 11]
+        image_token = entry["config"]["image_token_id"]
+        if "row_ends" in entry:
+            between, last = entry["row_ends"]
+            ids += (([image_token] * cols + [between]) * rows)[:-1] + [last]
+        else:
+            ids += [image_token] * (rows * cols)
+        ids += [9 + at, 11]
     ids = torch.tensor(ids)
-    inputs = {key: torch.cat([it[key] for it in made]) for key in made[0]}
+    if "image_sizes" in inputs:
+        # The processor pads pictures of different sizes.
+        inputs = processor(images=[Image.open(folder / f"{picture}.png") for picture in ["whole", "resized"]], return_tensors="pt")
+    else:
+        inputs = {key: torch.cat([it[key] for it in made]) for key in made[0]}
     types = (ids == entry["config"]["image_token_id"]).long()
     with torch.no_grad():
-        inputs = {key: value for key, value in inputs.items() if key not in DROPPED} | {entry.get("types", "mm_token_type_ids"): types[None]}
+        inputs = {key: value for key, value in inputs.items() if key not in DROPPED}
+        if "row_ends" not in entry:
+            inputs[entry.get("types", "mm_token_type_ids")] = types[None]
+        if entry.get("whole_pictures"):
+            # The masks of generation, in which only layers with a window read whole pictures.
+            embedded, positions = torch.zeros(1, len(ids), TEXT["hidden_size"]), torch.arange(len(ids))[None]
+            inputs["attention_mask"] = model.create_masks_for_generate(
+                model.config, embedded, None, None, positions, mm_token_type_ids=types[None]
+            )
         logits = model(input_ids=ids[None], **inputs, use_cache=False).logits[0]
     expected["tokens"], expected["logits"] = ids.to(torch.int32), logits.float().contiguous()
     save_file(expected, folder / "expected.safetensors")

@@ -30,9 +30,6 @@ use super::{
     served_model::ServedModel,
 };
 
-/// A body with more bytes is parsed on another thread.
-const LONG_BODY: usize = 64 << 10;
-
 /// The protocol of a request for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -99,15 +96,15 @@ pub async fn complete(
     Ok(Json(format.whole(&choices.returned(answer.choices), &answer.total)).into_response())
 }
 
-/// Parses a body for `model`. Large bodies are parsed on another thread: parsing 8 MB takes a
-/// second, which would stall all other answers.
+/// Parses a body for `model` on another thread, because long bodies and pictures take seconds. They
+/// would stall all other answers.
 async fn parse(
     protocol: Protocol,
     body: Vec<u8>,
     model: ServedModel,
     context: &Arc<ServerContext>,
 ) -> Result<ParsedRequest, ApiError> {
-    let (strict, long, responses) = (context.options.strict, body.len() > LONG_BODY, Arc::clone(&context.responses));
+    let (strict, responses) = (context.options.strict, Arc::clone(&context.responses));
     let parse = move || {
         let (defaults, mut response) = (&model.defaults, ResponseBody::default());
         let asked = match protocol {
@@ -131,9 +128,6 @@ async fn parse(
         };
         Ok(ParsedRequest { completion, prompt_tokens, response })
     };
-    if !long {
-        return parse();
-    }
     let parsed = tokio::task::spawn_blocking(parse).await;
     parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
 }

@@ -193,10 +193,13 @@ fn of_folder(
     max_waiting: usize,
     log: &ServerLog,
 ) -> Outcome<CommandModels> {
-    if how.draft.draft.is_some() {
+    if how.companions.draft.is_some() {
         return Err(Failure::usage(
             "--draft: expected one model, whose tokens the draft model has, got a folder of models",
         ));
+    }
+    if how.companions.mmproj.is_some() {
+        return Err(Failure::usage("--mmproj: expected one model, whose vision tower it is, got a folder of models"));
     }
     let (opened, parallel) = (log.clone(), args.parallel);
     let open: OpenModel = Box::new(move |path, name| {

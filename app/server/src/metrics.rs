@@ -27,6 +27,7 @@ pub fn metrics(context: &ServerContext, model: &ServedModel) -> String {
     write("requests_deferred", "gauge", "Requests that wait for the model.", status.waiting as f64);
     write("prompt_tokens_total", "counter", "Prompt tokens computed.", now.prompt_tokens as f64);
     write("prompt_tokens_reused_total", "counter", "Prompt tokens reused from the KV cache.", now.reused_tokens as f64);
+    write("pictures_total", "counter", "Pictures computed.", now.pictures as f64);
     write("tokens_predicted_total", "counter", "Tokens generated.", now.generated_tokens as f64);
     write("prompt_tokens_seconds", "gauge", "Prompt tokens per second.", now.prompt_rate);
     write("predicted_tokens_seconds", "gauge", "Generated tokens per second.", now.decode_rate);

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use super::error::ApiError;
 
 /// Bytes of the largest accepted body.
-pub const LARGEST_BODY: usize = 8 << 20;
+pub const LARGEST_BODY: usize = 32 << 20;
 
 /// Bytes up to which a body that is too large is read and dropped. Otherwise a client that sends
 /// its whole body before it reads would not see the refusal.

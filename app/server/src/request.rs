@@ -116,6 +116,7 @@ impl CompletionRequest {
             Some(suffix) => infill_prompts(asked.prompts, suffix, model)?,
             None => asked.prompts,
         };
+        check_pictures(&prompts, model)?;
         let mut request = asked.settings;
         request.sampling.validate(model.engine.config().n_vocab).map_err(|error| ApiError::from(&error))?;
         let format = model.engine.chat_template().tools();
@@ -148,6 +149,14 @@ impl CompletionRequest {
         let tools = form.tools;
         Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools, grammar_field, may_be })
     }
+}
+
+/// Refuses pictures that the model does not read.
+fn check_pictures(prompts: &[Prompt], model: &ServedModel) -> Result<(), ApiError> {
+    prompts.iter().flat_map(Prompt::pictures).try_for_each(|picture| match model.engine.picture_tokens(picture) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ApiError::from(&error)),
+    })
 }
 
 /// Builds prompts to fill in the text between each of `prompts`, which must be texts, and `suffix`.

@@ -1,10 +1,37 @@
 //! A chat message in a protocol-independent form.
 
+use std::mem;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
+    pictures::Picture,
     session::{Message, Prompt, Role},
     tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
 };
+
+use crate::error::ApiError;
+
+/// The address of a picture: a text, or an object with `url`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+pub struct PictureUrl(pub String);
+
+impl TryFrom<Value> for PictureUrl {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, &'static str> {
+        match value {
+            Value::String(url) => Ok(PictureUrl(url)),
+            Value::Object(mut object) => match object.remove("url") {
+                Some(Value::String(url)) => Ok(PictureUrl(url)),
+                _ => Err("an object with `url`, a data URL"),
+            },
+            _ => Err("a data URL, or an object with `url`"),
+        }
+    }
+}
 
 /// A message of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,13 +48,22 @@ pub struct RequestMessage {
     pub call_id: Option<String>,
     /// Name of the message's author, or of the tool.
     pub name: Option<String>,
+    /// Pictures before the text, as base64 or data URLs.
+    pub pictures: Vec<String>,
 }
 
 impl RequestMessage {
     /// Creates a message of text.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
-        let (content, thoughts, calls) = (content.into(), String::new(), Vec::new());
-        RequestMessage { role, content, thoughts, calls, call_id: None, name: None }
+        RequestMessage {
+            role,
+            content: content.into(),
+            thoughts: String::new(),
+            calls: Vec::new(),
+            call_id: None,
+            name: None,
+            pictures: Vec::new(),
+        }
     }
 
     /// Creates the result of a tool call.
@@ -43,13 +79,15 @@ impl RequestMessage {
     /// Bytes of the message and its texts.
     pub fn bytes(&self) -> usize {
         let calls: usize = self.calls.iter().map(|call| call.to_string().len()).sum();
-        size_of::<Self>() + self.content.len() + self.thoughts.len() + calls
+        let pictures: usize = self.pictures.iter().map(String::len).sum();
+        size_of::<Self>() + self.content.len() + self.thoughts.len() + calls + pictures
     }
 }
 
+/// The message without its pictures, which [`chat_prompt`] decodes.
 impl From<RequestMessage> for Message {
     fn from(message: RequestMessage) -> Self {
-        let RequestMessage { role, content, thoughts, calls, call_id, name } = message;
+        let RequestMessage { role, content, thoughts, calls, call_id, name, .. } = message;
         let mut fields = Map::new();
         if !calls.is_empty() {
             fields.insert("tool_calls".to_owned(), calls.into());
@@ -80,10 +118,47 @@ pub fn role_of(name: &str) -> Option<Role> {
     }
 }
 
+/// Most pixels of the pictures of one request.
+const MOST_PIXELS: usize = 48_000_000;
+
+/// Held by the request whose picture is being decoded.
+static DECODING: Mutex<()> = Mutex::new(());
+
 /// Builds the prompt of a chat. If the last message is the assistant's and has no calls, the model
 /// continues it, unless the server is `strict`.
-pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: bool) -> Prompt {
-    let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+///
+/// # Errors
+/// 400 for a picture that cannot be decoded, and for more than [`MOST_PIXELS`] in a
+/// request.
+pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: bool) -> Result<Prompt, ApiError> {
+    let mut pixels = 0;
+    let messages = messages.into_iter().map(|mut message| {
+        let pictures = mem::take(&mut message.pictures);
+        let pictures = pictures.iter().map(|text| decode(text, &mut pixels)).collect::<Result<_, _>>()?;
+        Ok(Message { pictures, ..Message::from(message) })
+    });
+    let messages: Vec<Message> = messages.collect::<Result<_, ApiError>>()?;
     let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
-    if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }
+    Ok(if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) })
+}
+
+/// Decodes a picture, and adds its pixels to those of the request.
+fn decode(text: &str, pixels: &mut usize) -> Result<Picture, ApiError> {
+    let refused = |message: String| ApiError::invalid_field("messages", message);
+    if text.starts_with("http://") || text.starts_with("https://") {
+        let shown: String = text.chars().take(100).collect();
+        return Err(refused(format!(
+            "picture: expected a data URL (data:image/png;base64,...), because this server fetches no addresses, got {shown}"
+        )));
+    }
+    let picture = {
+        // A decoder takes many times the memory of the body.
+        let _one_at_a_time = DECODING.lock();
+        Picture::from_base64(text).map_err(|error| refused(error.to_string()))?
+    };
+    *pixels += picture.width() * picture.height();
+    match *pixels > MOST_PIXELS {
+        true => Err(refused(format!("pictures: expected at most {MOST_PIXELS} pixels in a request, got more"))),
+        false => Ok(picture),
+    }
 }

@@ -15,9 +15,9 @@ use thermocline_terminal::failure::{Failure, Outcome};
 /// The files of the first message.
 #[derive(Debug, Clone, Default, Args)]
 pub struct AttachOptions {
-    /// File to attach to the message: text, code, Markdown, PDF or docx; may be repeated. If the
-    /// context has room for it, the prompt contains the whole file. Otherwise, it contains the
-    /// passages that match the message best
+    /// File to attach to the message: a picture, text, code, Markdown, PDF or docx; may be
+    /// repeated. If the context has room for it, the prompt contains the whole file. Otherwise, it
+    /// contains the passages that match the message best
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
 }
@@ -73,18 +73,18 @@ impl AttachedFiles {
         self.store.attach(self.chat, document).map(drop).map_err(failed)
     }
 
-    /// Adds the user's message. Returns the text for the model, and a line that names its sources,
-    /// if any.
-    pub fn add_message(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(String, Option<String>)> {
+    /// Adds the user's message. Returns the message for the model, and a line that names its
+    /// sources, if any.
+    pub fn add_message(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(Message, Option<String>)> {
         self.add(&NewMessage::user(text))?;
-        let Some(message) = self.last else { return Ok((text.to_owned(), None)) };
+        let Some(message) = self.last else { return Ok((Message::new(Role::User, text), None)) };
         let said = self.decide(message, engine).map_err(failed)?;
         let sources = self.store.sources(self.chat).map_err(failed)?;
         let line = sources.get(&message).filter(|sources| !sources.is_empty()).map(|sources| sources_line(sources));
         Ok((said, line))
     }
 
-    fn decide(&mut self, message: MessageId, engine: Option<&Engine>) -> Result<String, StoreError> {
+    fn decide(&mut self, message: MessageId, engine: Option<&Engine>) -> Result<Message, StoreError> {
         self.store.send_attachments(self.chat, message)?;
         let branch = self.store.branch(self.chat)?;
         let path: Vec<&StoredMessage> = branch.iter().collect();
@@ -93,7 +93,9 @@ impl AttachedFiles {
             None => Measure::server(),
         };
         given::decide(&mut self.store, self.chat, &path, &self.system, &measure)?;
-        Ok(given::texts(&self.store, self.chat, &path)?.pop().unwrap_or_default())
+        let sees_pictures = measure.sees_pictures();
+        let last = given::contents(&self.store, self.chat, &path, sees_pictures)?.pop().unwrap_or_default();
+        Ok(Message { pictures: last.pictures, ..Message::new(Role::User, last.text) })
     }
 
     /// Adds the model's answer to the conversation.
@@ -116,13 +118,16 @@ mod tests {
             |name: &str, text: &str| Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
         files.attach(&document("short.txt", "few words\n")).unwrap();
         let (said, sources) = files.add_message("What is in it?", None).unwrap();
-        assert_eq!(said, "<file name=\"short.txt\">\nfew words\n</file>\n\nWhat is in it?");
+        assert_eq!(said.content, "<file name=\"short.txt\">\nfew words\n</file>\n\nWhat is in it?");
         assert_eq!(sources.as_deref(), Some("Sources: short.txt"));
         files.answered("Few words.").unwrap();
         files.attach(&document("long.txt", &haystack("The walrus sings."))).unwrap();
         files.add_message("Who sings?", None).unwrap();
         let (said, sources) = files.add_message("What does the walrus do?", None).unwrap();
-        assert!(said.contains("The walrus sings.") && said.ends_with("What does the walrus do?"), "{said}");
+        assert!(
+            said.content.contains("The walrus sings.") && said.content.ends_with("What does the walrus do?"),
+            "{said:?}"
+        );
         assert!(sources.unwrap().starts_with("Sources: long.txt, lines "));
     }
 

@@ -19,7 +19,7 @@ use crate::cli::{
 };
 use thermocline_host::folders::Folders;
 use thermocline_terminal::{
-    draft_options::DraftOptions,
+    companion_options::CompanionOptions,
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types, stream_prompts},
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
@@ -145,7 +145,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelOptions,
     #[command(flatten)]
-    pub(super) draft: DraftOptions,
+    pub(super) companions: CompanionOptions,
     /// Element type of the KV cache; for q8_0, the part in GPU memory is f16
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types(), help_heading = "Context")]
     pub(super) kv_type: KvType,
@@ -174,7 +174,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     if !args.streams.is_empty() {
         return bench_streams::streams(args);
     }
-    if args.draft.draft.is_some() {
+    if args.companions.draft.is_some() {
         return Err(Failure::usage("--draft: expected --streams, because the other tests compute tokens one by one"));
     }
     let options = BenchOptions {

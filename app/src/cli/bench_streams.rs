@@ -30,9 +30,9 @@ pub fn streams(args: &BenchArgs) -> Outcome {
     let context =
         ContextOptions { context: Some(prompt + generate), kv_type: Some(args.kv_type), ..ContextOptions::default() };
     let sparsity = SparsityArgs { sparsity: Some(SparsityChoice::Mode(sparsity)), ..SparsityArgs::default() };
-    let engine = open_engine(&args.model, &args.draft, &context, &args.cpu, &args.device, &sparsity, false)?;
+    let engine = open_engine(&args.model, &args.companions, &context, &args.cpu, &args.device, &sparsity, false)?;
     let repetitions = usize::from(args.repetitions);
-    let speculation = match args.draft.draft {
+    let speculation = match args.companions.draft {
         Some(_) => SpeculationMode::default(),
         None => SpeculationMode::Off,
     };

@@ -8,14 +8,18 @@ use std::{
 use clap::Args;
 use safetensors::{Dtype, tensor::TensorView};
 use thermocline_engine::{
+    cpu::Cpu,
     files::{self, Form},
     model::Model,
-    runtime::{KvType, LayerFiring, Outputs, Probe, Sparsity},
+    runtime::{CallInputs, KvType, LayerFiring, Outputs, PlacedPicture, Probe, Sparsity},
     session::{EngineOptions, SparsityChoice, SparsityReport},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-use crate::cli::text_input::TokenIds;
+use crate::cli::{
+    picture_files::{self, PictureAt},
+    text_input::TokenIds,
+};
 use thermocline_host::units;
 use thermocline_terminal::{
     engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
@@ -33,8 +37,9 @@ position p and token p+1, and the last row is 0. In a sparse mode, the T tokens 
 [layers, T, neurons], which is 1 for each neuron that fired. Token ids are used unchanged: no BOS is
 added.
 
-Example:
-  thermocline logits -m model.gguf --tokens 1,450,6593 --greedy 16 --out logits.safetensors";
+Examples:
+  thermocline logits -m model.gguf --tokens 1,450,6593 --greedy 16 --out logits.safetensors
+  thermocline logits -m ./Qwen3-VL --tokens 9,5,5,5,5,8 --image a.png --out logits.safetensors";
 
 /// Writes a model's logits to a safetensors file.
 #[derive(Debug, Args)]
@@ -46,6 +51,14 @@ pub struct LogitsArgs {
     /// Text to compute (BOS is added if the model asks for it)
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     text: Option<String>,
+    /// Picture in place of image tokens among --tokens; may be repeated. Pictures fill the runs of
+    /// image tokens in order, with as many tokens as each has
+    #[arg(long, value_name = "FILE", requires = "tokens")]
+    image: Vec<PathBuf>,
+    /// Vision tower of the model [default: the tower in the model's folder, or a file with `mmproj`
+    /// in its name beside the model]
+    #[arg(long, value_name = "FILE", requires = "image")]
+    mmproj: Option<PathBuf>,
     /// Continue with N tokens by greedy decoding
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
@@ -93,18 +106,28 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
         return Err(Failure::usage(format!("--tokens: expected ids from 0 to {}, got {id}", vocabulary - 1)));
     }
 
+    let images = match &args.image[..] {
+        [] => Vec::new(),
+        paths => {
+            let (cpu, mmproj) = (Cpu::new(&args.cpu.options())?, args.mmproj.as_deref());
+            picture_files::in_tokens(&model, &args.model, mmproj, paths, &tokens, cpu)?
+        }
+    };
+    let pictures: Vec<PlacedPicture<'_>> = images.iter().map(PictureAt::placed).collect();
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
     let head = (args.nextn > 0).then(|| model.draft_head.clone().ok_or_else(|| no_head(&model))).transpose()?;
     let mut forward = open_forward(&model, mode, &args.cpu, &args.device)?;
     let mut kv = forward.kv_cache(capacity, args.kv_type)?;
     let mut record = PassRecord { states: head.is_some().then(Vec::new), firing: None };
     let logits = if mode == Sparsity::Dense {
-        forward.run(&tokens, &mut kv, Outputs::All, &mut record)?.to_vec()
+        let inputs = CallInputs::with_pictures(&tokens, &pictures);
+        forward.run(inputs, &mut kv, Outputs::All, &mut record)?.to_vec()
     } else {
         record.firing = Some(FiringRecord::new(&model, tokens.len()));
         let mut logits = Vec::with_capacity(tokens.len() * vocabulary);
         for token in &tokens {
-            logits.extend_from_slice(forward.run(&[*token], &mut kv, Outputs::Last, &mut record)?);
+            let inputs = CallInputs::with_pictures(std::slice::from_ref(token), &pictures);
+            logits.extend_from_slice(forward.run(inputs, &mut kv, Outputs::Last, &mut record)?);
             record.firing.iter_mut().for_each(|firing| firing.token += 1);
         }
         logits

@@ -1,6 +1,7 @@
 //! The command line: one file per command. The commands share [`attach`] (files in messages),
-//! [`grammar_options`], [`prepared`] (sidecars), [`table`] (tables) and [`text_input`] (prompts
-//! from files and pipes). [`thermocline_terminal`] has the parts that all programs share.
+//! [`grammar_options`], [`picture_files`], [`prepared`] (sidecars), [`table`] (tables) and
+//! [`text_input`] (prompts from files and pipes). [`thermocline_terminal`] has the parts that all
+//! programs share.
 
 mod app;
 mod attach;
@@ -19,6 +20,7 @@ mod gpu_test;
 mod grammar_options;
 mod inspect;
 mod logits;
+mod picture_files;
 mod plan;
 mod prepare;
 mod prepared;

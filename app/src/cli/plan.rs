@@ -15,8 +15,8 @@ use std::{io::Write, path::PathBuf, sync::Arc};
 use clap::Args;
 use thermocline_engine::{
     cpu::InputPrecision,
-    model::Model,
-    placement::{Granularity, Plan, PlanInputs, PowerInferSplit},
+    model::{Model, Tower},
+    placement::{GpuUse, Granularity, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
     session::{EngineOptions, SparsityChoice, SparsityReport, WeightRoom, open_draft_model, planner, streamed_chunk},
     synth::{SynthOptions, SynthShape, shape_model},
@@ -32,8 +32,8 @@ use crate::cli::{
 };
 use thermocline_host::memory;
 use thermocline_terminal::{
-    draft_options::DraftOptions,
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
+    companion_options::CompanionOptions,
+    engine_options::{ContextOptions, CpuArgs, Device, DeviceArgs, sparsity_choices},
     failure::Outcome,
     model_options::ModelOptions,
 };
@@ -67,7 +67,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
-    draft: DraftOptions,
+    companions: CompanionOptions,
     /// Plan for this published shape of `thermocline synth` instead of a file
     #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split", "draft"])]
     shape: Option<SynthShape>,
@@ -119,16 +119,21 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let defaults = EngineOptions::default();
     let asked = args.sparsity.unwrap_or_default();
     let model = args.open_model()?;
-    let draft = args.draft.draft.as_deref().map(|path| open_draft_model(path, args.model.read_mode(), &model));
+    let draft = args.companions.draft.as_deref().map(|path| open_draft_model(path, args.model.read_mode(), &model));
     let draft = draft.transpose()?;
+    let tower = Tower::of_model(&model, args.companions.mmproj.as_deref(), args.model.read_mode())?;
     let named = PlannedMachine::named(args)?;
-    let room = args.weight_room(&model, draft.as_ref(), named.as_ref().map_or_else(memory::total, |it| it.memory.ram));
+    let ram = named.as_ref().map_or_else(memory::total, |it| it.memory.ram);
+    let room = args.weight_room(&model, draft.as_ref(), tower.as_ref(), ram);
     let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some(), room).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
     let kv_type = args.context.kv_type.unwrap_or(defaults.kv_type);
-    let inputs =
-        PlanInputs { sessions: usize::from(args.sessions), ..PlanInputs::new(sparsity.mode, context, kv_type) };
+    let inputs = PlanInputs {
+        sessions: usize::from(args.sessions),
+        ram: room.limit(&model),
+        ..PlanInputs::new(sparsity.mode, context, kv_type)
+    };
     let PlannedMachine { machine, free } = PlannedMachine::of(args, named, &model, &inputs)?;
     let (has_gpu, memory) = (machine.gpu.is_some(), machine.memory);
     let inputs = PlanInputs { machine: Arc::new(machine), ..inputs };
@@ -143,11 +148,13 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let plan = match &args.split {
         Some(path) => planner.price(PowerInferSplit::open(path)?.placement(planner.profile())?),
         None if budget == 0 => planner.on_cpu(),
+        None if args.placement == Granularity::Neurons => args.fastest(&planner, budget),
         None => planner.by(args.placement, budget)?,
     };
     let ram = RamUse {
         model: &model,
         draft: draft.as_ref(),
+        tower: tower.as_ref(),
         planner: &planner,
         transposed,
         is_rounded: args.cpu.options().activations == InputPrecision::Int8,
@@ -164,7 +171,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         is_cut: args.device.vram.is_some_and(|asked| asked > card),
         everything,
         priced: priced(budget, plan),
-        ladder: rungs.map(|rung| priced(rung, planner.quickest(rung))).collect(),
+        ladder: rungs.map(|rung| priced(rung, args.fastest(&planner, rung))).collect(),
     };
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -176,9 +183,18 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 }
 
 impl PlanArgs {
+    /// The fastest plan within `budget` bytes. A GPU that the user names is used even if the CPU
+    /// alone is faster, as an engine uses it.
+    fn fastest(&self, planner: &PlacementSolver, budget: u64) -> Plan {
+        match self.device.device {
+            Some(Device::Gpu(_)) => planner.plan(budget, GpuUse::Always).unwrap_or_else(|_| planner.on_cpu()),
+            _ => planner.quickest(budget),
+        }
+    }
+
     /// The RAM that an engine on a machine with `ram` bytes of RAM has for weights. Only models
     /// larger than the RAM have a limit.
-    fn weight_room(&self, model: &Model, draft: Option<&Model>, ram: Option<u64>) -> WeightRoom {
+    fn weight_room(&self, model: &Model, draft: Option<&Model>, tower: Option<&Tower>, ram: Option<u64>) -> WeightRoom {
         let bytes = model.checkpoint.tensor_bytes();
         let options = EngineOptions {
             ram: ram.filter(|ram| memory::is_too_small(*ram, bytes)),
@@ -189,7 +205,7 @@ impl PlanArgs {
             sparsity: self.sparsity.unwrap_or_default(),
             ..EngineOptions::default()
         };
-        WeightRoom { on_device: self.device.vram.unwrap_or(0), ..WeightRoom::of(&options, model, draft) }
+        WeightRoom { on_device: self.device.vram.unwrap_or(0), ..WeightRoom::of(&options, model, draft, tower) }
     }
 
     /// Opens the model, or a model of the shape without weights.

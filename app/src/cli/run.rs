@@ -9,6 +9,7 @@ use thermocline_engine::session::{Message, Prompt, Request, Role, SessionOptions
 use crate::cli::{
     attach::{AttachOptions, AttachedFiles},
     grammar_options::GrammarOptions,
+    picture_files::{self, PictureOptions},
     text_input,
 };
 use thermocline_terminal::{
@@ -25,6 +26,7 @@ Examples:
   thermocline run -m model.gguf -p \"Why is the sky blue?\" --device gpu --vram 6GiB
   thermocline run -m model.gguf -p \"Name an animal.\" --json-schema '{\"enum\": [\"cat\", \"dog\"]}'
   thermocline run -m model.gguf --attach report.pdf -p \"What does it cost?\"
+  thermocline run -m qwen3-vl.gguf --image photo.jpg -p \"What is in this picture?\"
   git diff | thermocline run -m model.gguf --system \"Write a commit message.\"
   thermocline run -m model.gguf -f question.txt --json | jq -r .text";
 
@@ -42,13 +44,15 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "raw")]
     chat: bool,
     /// Continue the prompt as it is, without a chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     raw: bool,
     /// System prompt of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     #[command(flatten)]
     files: AttachOptions,
+    #[command(flatten)]
+    pictures: PictureOptions,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -77,9 +81,11 @@ pub fn run(args: &RunArgs) -> Outcome {
     }
     let grammar = args.form.grammar()?;
     let documents = args.files.open()?;
+    let pictures = args.pictures.open()?;
     let engine = args.how.open()?;
-    let (text, sources) = match documents.as_slice() {
-        [] => (text, None),
+    picture_files::check(&engine, &pictures)?;
+    let (mut message, sources) = match documents.as_slice() {
+        [] => (Message::new(Role::User, text), None),
         documents => {
             let system = args.system.iter().map(|text| Message::new(Role::System, text));
             let mut files = AttachedFiles::new(&system.collect::<Vec<_>>())?;
@@ -87,12 +93,18 @@ pub fn run(args: &RunArgs) -> Outcome {
             files.add_message(&text, Some(&engine))?
         }
     };
-    let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
+    message.pictures.extend(pictures);
+    if args.raw && !message.pictures.is_empty() {
+        let message = "--attach: expected files without pictures, because --raw continues a text, got a picture";
+        return Err(Failure::usage(message.to_owned()));
+    }
+    let asks = args.chat || args.system.is_some() || !message.pictures.is_empty();
+    let chat = !args.raw && (asks || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message::new(Role::System, text));
-        Prompt::Chat(system.chain([Message::new(Role::User, text)]).collect())
+        Prompt::Chat(system.chain([message]).collect())
     } else {
-        Prompt::Text(text)
+        Prompt::Text(message.content)
     };
     let mut session = engine.session(SessionOptions::default())?;
     let request = Request { grammar, ..args.how.request(prompt) };

@@ -4,7 +4,7 @@ use clap::Args;
 use thermocline_engine::session::{Engine, Prompt, Request, Sampling};
 
 use crate::{
-    draft_options::DraftOptions,
+    companion_options::CompanionOptions,
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
     failure::Outcome,
     generation_options::{LengthOptions, SamplingOptions},
@@ -17,7 +17,7 @@ pub struct AnswerOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
-    pub draft: DraftOptions,
+    pub companions: CompanionOptions,
     #[command(flatten)]
     pub context: ContextOptions,
     #[command(flatten)]
@@ -41,7 +41,7 @@ impl AnswerOptions {
     /// Opens the engine on the requested device.
     pub fn open(&self) -> Outcome<Engine> {
         let special = self.special_tokens_in_content;
-        open_engine(&self.model, &self.draft, &self.context, &self.cpu, &self.device, &self.sparsity, special)
+        open_engine(&self.model, &self.companions, &self.context, &self.cpu, &self.device, &self.sparsity, special)
     }
 
     /// Returns the sampling: the user's options, and the model's defaults for the others.

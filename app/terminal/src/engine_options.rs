@@ -20,7 +20,7 @@ use thermocline_engine::{
 };
 
 use crate::{
-    draft_options::DraftOptions,
+    companion_options::CompanionOptions,
     engine_notes,
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
@@ -192,7 +192,7 @@ pub struct ContextOptions {
 /// Opens an engine for the model on the requested device.
 pub fn open_engine(
     model: &ModelOptions,
-    draft: &DraftOptions,
+    companions: &CompanionOptions,
     context: &ContextOptions,
     cpu: &CpuArgs,
     device: &DeviceArgs,
@@ -216,7 +216,8 @@ pub fn open_engine(
         read_mode: model.read_mode(),
         ram: sparsity.ram.or_else(|| memory::limit_for(opened.checkpoint.tensor_bytes())),
         sessions: context.conversations.unwrap_or(1),
-        draft: draft.draft.clone(),
+        draft: companions.draft.clone(),
+        mmproj: companions.mmproj.clone(),
         special_in_content,
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or_default(),

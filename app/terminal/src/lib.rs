@@ -16,8 +16,8 @@
 
 pub mod answer;
 pub mod answer_options;
+pub mod companion_options;
 pub mod console;
-pub mod draft_options;
 mod engine_notes;
 pub mod engine_options;
 pub mod failure;

@@ -1,7 +1,7 @@
 //! The tokens of a picture.
 
 /// Rows and columns of a picture's tokens, after merging.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PictureGrid {
     /// Number of rows of tokens.
     pub rows: usize,

@@ -52,6 +52,8 @@ pub struct SkipRule {
     pub has_predictor: bool,
     /// Threshold on the magnitude of a gate's activation.
     pub threshold: Option<f32>,
+    /// The model's threshold, above which a computed neuron counts as fired on every side.
+    pub fires_above: Option<f32>,
     /// True if [`Sparsity::Threshold`] skips small inputs of the FFN's products instead of neurons.
     pub skips_inputs: bool,
 }
@@ -72,6 +74,7 @@ impl SkipRule {
             gated,
             has_predictor: dense && layer.predictor.is_some(),
             threshold: layer.activation_threshold,
+            fires_above: layer.activation_threshold,
             skips_inputs: dense && layer.skipped_inputs.is_some(),
         }
     }
@@ -100,7 +103,7 @@ impl SkipRule {
     /// fired when all neurons are computed. `None` for ungated neurons, and for activations that
     /// make silent neurons exactly zero.
     pub fn fires_above(&self) -> Option<f32> {
-        self.threshold.filter(|_| self.gated && !self.sparse_activation)
+        self.fires_above.filter(|_| self.gated && !self.sparse_activation)
     }
 }
 
@@ -115,6 +118,7 @@ mod tests {
         gated: true,
         has_predictor: false,
         threshold: None,
+        fires_above: None,
         skips_inputs: false,
     };
     /// SwiGLU family.
@@ -185,9 +189,9 @@ mod tests {
         ] {
             assert_eq!((skips.activation_threshold(), skips.gate_threshold()), (approximate, gate), "{skips:?}");
         }
-        let threshold = Some(0.5);
-        assert_eq!(SkipRule { threshold, ..SWIGLU }.fires_above(), threshold);
-        assert_eq!(SkipRule { threshold, gated: false, ..SWIGLU }.fires_above(), None);
-        assert_eq!(SkipRule { threshold, ..RELU }.fires_above(), None);
+        let (fires_above, threshold) = (Some(0.5), Some(0.25));
+        assert_eq!(SkipRule { fires_above, threshold, ..SWIGLU }.fires_above(), fires_above);
+        assert_eq!(SkipRule { fires_above, gated: false, ..SWIGLU }.fires_above(), None);
+        assert_eq!(SkipRule { fires_above, ..RELU }.fires_above(), None);
     }
 }

@@ -1,12 +1,16 @@
 //! Decoding of picture files. A file's own size is checked before its pixels are decoded, and the
 //! decoder may allocate only a limited number of bytes.
 
-use std::io::Cursor;
+use std::{
+    fs::File,
+    io::{Cursor, Read},
+    path::Path,
+};
 
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
-use super::{Picture, foreign_format, picture::check_size};
-use thermocline_base::error::{Error, Result};
+use super::{Picture, PictureFile, foreign_format, picture::check_size};
+use thermocline_base::error::{Error, FileAction, Result};
 
 /// Longest side of a picture, in pixels.
 pub const MOST_SIDE: usize = 65_535;
@@ -14,6 +18,9 @@ pub const MOST_SIDE: usize = 65_535;
 /// Most pixels of a picture. The largest cameras of telephones have 108 million pixels in files
 /// that people send.
 pub const MOST_PIXELS: usize = 120_000_000;
+
+/// Most bytes of a picture's file.
+pub const MOST_FILE: u64 = 256 << 20;
 
 /// Most bytes that a decoder may allocate: [`MOST_PIXELS`] of four 16-bit samples, and as much
 /// again for the decoder's own buffers.
@@ -27,6 +34,18 @@ const FORMATS: [ImageFormat; 6] =
 const NAMES: &str = "PNG, JPEG, WebP, GIF, BMP, TIFF";
 
 impl Picture {
+    /// Reads and decodes a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be read; the errors of [`Picture::decode`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |action| move |source| Error::Io { path: path.to_owned(), action, source };
+        let file = File::open(path).map_err(failed(FileAction::Open))?;
+        let mut bytes = Vec::new();
+        file.take(MOST_FILE + 1).read_to_end(&mut bytes).map_err(failed(FileAction::Read))?;
+        Picture::decode(&bytes)
+    }
+
     /// Decodes the file `bytes`. The format is recognised by the file's first bytes. Animations
     /// give their first frame. The rotation in EXIF data is applied. Transparent pixels are drawn
     /// over white.
@@ -35,12 +54,16 @@ impl Picture {
     /// [`Error::Unsupported`] for other formats; [`Error::Invalid`] for pictures that are too large
     /// and for damaged files.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() as u64 > MOST_FILE {
+            return Err(Error::invalid("picture", format!("a file of at most {MOST_FILE} bytes"), "a larger one"));
+        }
         let format = image::guess_format(bytes).ok().filter(|format| FORMATS.contains(format));
         let Some(format) = format else {
             let got = foreign_format::name(bytes).unwrap_or("unknown to this program");
             return Err(Error::unsupported("picture format", got, NAMES));
         };
         let damaged = |error: &ImageError| Error::invalid("picture", format!("a whole {} file", name(format)), error);
+        let shown = media_type(format).map(|media_type| PictureFile { media_type, bytes: bytes.into() });
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         let mut limits = Limits::default();
         limits.max_alloc = Some(MOST_BYTES);
@@ -57,8 +80,17 @@ impl Picture {
         let mut image = DynamicImage::from_decoder(decoder).map_err(|error| damaged(&error))?;
         image.apply_orientation(orientation);
         let (width, height) = (image.width() as usize, image.height() as usize);
-        Picture::from_rgb(width, height, over_white(image))
+        let mut picture = Picture::from_rgb(width, height, over_white(image))?;
+        picture.file = shown;
+        Ok(picture)
     }
+}
+
+/// Returns the media type of a format that every browser shows, and that servers accept.
+fn media_type(format: ImageFormat) -> Option<&'static str> {
+    Some(format)
+        .filter(|format| !matches!(format, ImageFormat::Bmp | ImageFormat::Tiff))
+        .map(|format| format.to_mime_type())
 }
 
 /// Returns the name of a format of [`FORMATS`].

@@ -5,7 +5,9 @@
 // The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod data_url;
 mod decode;
+mod encode;
 mod foreign_format;
 mod hash;
 mod picture;
@@ -13,7 +15,7 @@ mod resize;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{MOST_PIXELS, MOST_SIDE};
+pub use decode::{MOST_FILE, MOST_PIXELS, MOST_SIDE};
 pub use hash::PictureHash;
-pub use picture::Picture;
+pub use picture::{Picture, PictureFile};
 pub use resize::ResizeFilter;

@@ -2,18 +2,38 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{MOST_PIXELS, MOST_SIDE, PictureHash};
+use super::{MOST_PIXELS, MOST_SIDE, PictureHash, encode};
 use thermocline_base::error::{Error, Result};
 
 /// Pixels of a picture, 8 bits each of red, green and blue. Copies share the pixels.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Picture {
     width: usize,
     height: usize,
     /// `[height, width, 3]`
     rgb: Arc<[u8]>,
     hash: PictureHash,
+    /// The file that was decoded, and its type, if it has one that browsers show.
+    pub(super) file: Option<PictureFile>,
 }
+
+/// A picture as a file. Copies share the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PictureFile {
+    /// Its media type, such as `image/png`.
+    pub media_type: &'static str,
+    /// Its contents.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Pictures are equal if their pixels are.
+impl PartialEq for Picture {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for Picture {}
 
 impl Picture {
     /// Creates a picture from `rgb`, `[height, width, 3]`.
@@ -27,7 +47,7 @@ impl Picture {
             return Err(Error::invalid("picture", expected, rgb.len()));
         }
         let hash = PictureHash::of(width, height, &rgb);
-        Ok(Picture { width, height, rgb: rgb.into(), hash })
+        Ok(Picture { width, height, rgb: rgb.into(), hash, file: None })
     }
 
     /// Number of columns of pixels.
@@ -43,6 +63,17 @@ impl Picture {
     /// The pixels, `[height, width, 3]`.
     pub fn rgb(&self) -> &[u8] {
         &self.rgb
+    }
+
+    /// The picture as a file that browsers and servers read: the decoded one, or a PNG file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the pixels cannot be encoded.
+    pub fn file(&self) -> Result<PictureFile> {
+        match &self.file {
+            Some(file) => Ok(file.clone()),
+            None => encode::png(self),
+        }
     }
 
     /// The identity of the picture. Equal pictures have equal hashes.

@@ -14,10 +14,13 @@ use thermocline_cpu::{Cpu, CpuOptions};
 use thermocline_formats::{format::ReadMode, quant::TensorType};
 use thermocline_model::{LoadOptions, Model, PictureGrid, Tower, convert};
 use thermocline_pictures::Picture;
-use thermocline_run::runtime::{PictureEmbeddings, TowerProcessor};
+use thermocline_run::runtime::{
+    CallInputs, Forward, KvType, Outputs, PictureEmbeddings, PlacedPicture, TowerProcessor,
+};
 
 /// Folders of `fixtures/towers`.
-const TOWERS: [&str; 5] = ["qwen3-vl", "qwen3_5", "qwen2_5-vl", "gemma3", "gemma4"];
+const TOWERS: [&str; 8] =
+    ["qwen3-vl", "qwen3_5", "qwen2_5-vl", "gemma3", "gemma4", "gemma4-unified", "pixtral", "pixtral-llava"];
 
 /// Pictures of each folder: one whose sides need no resizing, and one that is resized.
 const PICTURES: [&str; 2] = ["whole", "resized"];
@@ -36,7 +39,7 @@ fn picture(name: &str, picture: &str) -> Picture {
 
 fn embed(tower: Tower, picture: &Picture, threads: usize) -> PictureEmbeddings {
     let options = CpuOptions { threads: Some(threads), ..CpuOptions::default() };
-    TowerProcessor::new(Arc::new(tower), Cpu::new(&options).unwrap()).embed(picture).unwrap()
+    TowerProcessor::new(Arc::new(tower), Cpu::new(&options).unwrap()).embed(picture, &mut ()).unwrap()
 }
 
 /// Largest difference of `made` from what transformers made of the picture, relative to the largest
@@ -75,6 +78,91 @@ fn pictures_have_the_embeddings_of_transformers() {
     }
 }
 
+/// The largest difference of a logit of the prompt with both pictures, relative to the largest
+/// logit if it is above 1.
+fn logits_difference(name: &str, model: Model, tower: &Tower) -> f32 {
+    let bytes = fs::read(fixture(name).join("expected.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let words = |what: &str| file.tensor(what).unwrap().data().as_chunks::<4>().0.to_vec();
+    let tokens: Vec<u32> = words("tokens").into_iter().map(u32::from_le_bytes).collect();
+    let wanted: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let made = PICTURES.map(|of| embed(tower.clone(), &picture(name, of), 2));
+    let token = model.checkpoint.metadata.usize("thermocline.tokenizer.picture_token_id").unwrap().unwrap() as u32;
+    let (pictures, d_model) = (placed(&tokens, token, &made), model.config.d_model);
+    let deepstack: Vec<Vec<Vec<f32>>> = pictures.iter().map(|of| of.deepstack(d_model)).collect();
+    let pictures: Vec<PlacedPicture<'_>> = pictures
+        .iter()
+        .zip(&deepstack)
+        .map(|(PlacedRun { start, grid, first, of }, deepstack)| {
+            let embeddings = &of.embeddings[first * d_model..][..grid.tokens() * d_model];
+            PlacedPicture { start: *start, grid: *grid, embeddings, deepstack }
+        })
+        .collect();
+    let mut forward = Forward::new(Arc::new(model), Cpu::new(&CpuOptions::default()).unwrap());
+    let mut kv = forward.kv_cache(tokens.len(), KvType::F32).unwrap();
+    let inputs = CallInputs::with_pictures(&tokens, &pictures);
+    let logits = forward.run(inputs, &mut kv, Outputs::All, &mut ()).unwrap();
+    assert_eq!(logits.len(), wanted.len(), "{name}");
+    let largest = wanted.iter().fold(1.0f32, |most, wanted| most.max(wanted.abs()));
+    wanted.iter().zip(logits).fold(0.0f32, |most, (wanted, got)| most.max((wanted - got).abs())) / largest
+}
+
+/// A run of the image token: a picture, or a row of one.
+struct PlacedRun<'e> {
+    start: usize,
+    grid: PictureGrid,
+    /// The first of its tokens in the picture.
+    first: usize,
+    of: &'e PictureEmbeddings,
+}
+
+impl PlacedRun<'_> {
+    fn deepstack(&self, d_model: usize) -> Vec<Vec<f32>> {
+        let part = self.first * d_model..(self.first + self.grid.tokens()) * d_model;
+        self.of.deepstack.iter().map(|layer| layer[part.clone()].to_vec()).collect()
+    }
+}
+
+/// Places pictures at the runs of the image token `token`, in order.
+fn placed<'e>(tokens: &[u32], token: u32, pictures: &'e [PictureEmbeddings]) -> Vec<PlacedRun<'e>> {
+    let (mut pictures, mut runs, mut first, mut start) = (pictures.iter().peekable(), Vec::new(), 0, 0);
+    while start < tokens.len() {
+        let run = tokens[start..].iter().take_while(|id| **id == token).count();
+        let Some(of) = pictures.peek().copied().filter(|_| run > 0) else {
+            start += 1;
+            continue;
+        };
+        let all = of.grid.tokens();
+        let grid = if run == all { of.grid } else { PictureGrid { rows: 1, cols: run } };
+        runs.push(PlacedRun { start, grid, first, of });
+        (start, first) = (start + run, first + run);
+        if first == all {
+            first = 0;
+            pictures.next();
+        }
+    }
+    assert!(pictures.next().is_none() && first == 0, "the prompt has a run for every row");
+    runs
+}
+
+#[test]
+fn prompts_with_two_pictures_have_the_logits_of_transformers() {
+    let scratch = tempfile::tempdir().unwrap();
+    for name in TOWERS {
+        let folder = fixture(name);
+        let (model, tower) =
+            (Model::open(&folder, &LoadOptions::default()).unwrap(), Tower::open(&folder, ReadMode::Map));
+        let off = logits_difference(name, model, &tower.unwrap());
+        let target = scratch.path().join(format!("{name}.gguf"));
+        let report = convert(&folder, &target, TensorType::F32, &mut |_, _| {}).unwrap();
+        let model = Model::open(&target, &LoadOptions::default()).unwrap();
+        let tower = Tower::open(&report.tower.unwrap().path, ReadMode::Map).unwrap();
+        let converted = logits_difference(name, model, &tower);
+        println!("{name}: folder {off}, converted {converted}");
+        assert!(off < 0.05 && converted < 0.05, "{name}: folder {off}, converted {converted}");
+    }
+}
+
 #[test]
 fn pictures_have_the_same_embeddings_for_any_number_of_workers() {
     let results = [1, 3].map(|threads| {
@@ -103,8 +191,40 @@ fn converted_towers_lie_beside_their_models_and_belong_to_them() {
         }
         let beside = scratch.path().join("mmproj-a.gguf");
         fs::write(&beside, b"").unwrap();
-        assert_eq!(Tower::beside(&scratch.path().join("model.gguf")), Some(beside));
-        assert_eq!(Tower::beside(&fixture(name)), Some(fixture(name)));
+        assert_eq!(Tower::beside(&scratch.path().join("model.gguf")), [beside]);
+        assert_eq!(Tower::beside(&fixture(name)), [fixture(name)]);
+    }
+    // Names that begin as the model's does come first.
+    let files = ["mmproj-model-b.gguf", "model-mmproj.gguf", "mmproj-a.gguf"].map(|file| scratch.path().join(file));
+    files.iter().for_each(|file| fs::write(file, b"").unwrap());
+    assert_eq!(Tower::beside(&scratch.path().join("model-b.gguf")), files);
+}
+
+/// `config` with `size` in place of every number under `key`.
+fn with_size(config: &str, key: &str, size: &str) -> String {
+    let mark = format!("\"{key}\": ");
+    let mut parts = config.split(&mark);
+    let first = parts.next().unwrap().to_owned();
+    parts.fold(first, |text, part| text + &mark + size + part.trim_start_matches(|digit: char| digit.is_ascii_digit()))
+}
+
+/// A folder with impossible sizes is refused, or gives a tower.
+#[test]
+fn impossible_sizes_of_folders_do_not_panic() {
+    let scratch = tempfile::tempdir().unwrap();
+    for name in TOWERS {
+        for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"] {
+            fs::copy(fixture(name).join(file), scratch.path().join(file)).unwrap();
+        }
+        let config = fs::read_to_string(fixture(name).join("config.json")).unwrap();
+        let mut refused = 0;
+        for key in ["num_attention_heads", "num_heads", "patch_size", "pooling_kernel_size", "spatial_merge_size"] {
+            for size in ["0", "1099511627776"] {
+                fs::write(scratch.path().join("config.json"), with_size(&config, key, size)).unwrap();
+                refused += usize::from(Tower::open(scratch.path(), ReadMode::Map).is_err());
+            }
+        }
+        assert!(refused > 0, "{name}");
     }
 }
 

@@ -47,7 +47,7 @@ pub fn unopened_planner(
         (None, Some(folder)) => known_machine(&Cpu::new(&options.cpu)?, gpu, folder),
         (None, None) => None,
     };
-    let room = WeightRoom::of(options, model, None);
+    let room = WeightRoom::of(options, model, None, None);
     let opened = options.sparsity.neuron_major_outline(model, options.split.is_some(), room);
     let model = opened.as_ref().map_or(model, |(opened, _)| opened);
     let mode = SparsityReport::new(options.sparsity, model, options.recall).mode;
@@ -58,6 +58,7 @@ pub fn unopened_planner(
     let inputs = PlanInputs {
         chunk: device_chunk(options.chunk),
         stream_prompts: options.stream_prompts,
+        ram: room.limit(model),
         machine: Arc::new(machine),
         ..PlanInputs::new(mode, options.context_of(&model.config), options.kv_type)
     };
@@ -180,7 +181,7 @@ impl DecodeRates {
     /// machine's speeds were not measured and no answer has shown the rate.
     pub fn corrected_rate(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
         match self.correction(planner, plan) {
-            Some(correction) => Some(correction * plan.tokens_per_second()),
+            Some(correction) => Some(correction / planned_seconds(planner, plan)),
             None => planner.expected_rate(plan),
         }
     }
@@ -192,6 +193,12 @@ impl DecodeRates {
         let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
         run.as_mut().and_then(|run| run.correction(planner))
     }
+}
+
+/// Seconds of a token by `plan`. They include its reads from the disk if the speed of the disk is
+/// known.
+fn planned_seconds(planner: &PlacementSolver, plan: &Plan) -> f64 {
+    planner.seconds(plan).unwrap_or(plan.seconds)
 }
 
 impl DecodeRun {
@@ -211,7 +218,7 @@ impl DecodeRun {
             (Some(_), None) => return None,
             (None, _) => Placement::cpu(planner.profile().layers.len()),
         };
-        let expected = planner.price(placement).tokens_per_second();
+        let expected = 1.0 / planned_seconds(planner, &planner.price(placement));
         let correction = self.rate.get() / expected;
         if !(1.0 / MAX_CORRECTION..=MAX_CORRECTION).contains(&correction) {
             return None;

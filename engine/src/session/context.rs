@@ -1,9 +1,12 @@
 //! A context: a KV cache together with the tokens it holds.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
-    draft_context::DraftContext, drafter::Drafter, picture_ids::ConversationPictures, speculation::DraftController,
+    draft_context::DraftContext,
+    drafter::Drafter,
+    picture_ids::{ConversationPictures, NumberedPicture},
+    speculation::DraftController,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Isa;
@@ -122,6 +125,13 @@ impl SessionContext {
     pub fn whole_chunk(&self, forward: &Forward, tokens: &[u32], len: usize) -> usize {
         let whole = !self.pictures.is_empty() && forward.model().config.attentions().any(|of| of.whole_pictures);
         if whole { self.pictures.whole_chunk(tokens, len) } else { len }
+    }
+
+    /// The next picture to compute before `rest`, the tokens after those of the context. Pictures
+    /// in the cache are known already.
+    pub fn next_picture(&self, rest: &[u32]) -> Option<Arc<NumberedPicture>> {
+        let held = self.kv.as_ref().map_or(0, KvCache::len).min(self.tokens.len());
+        self.pictures.next_to_embed(self.tokens[held..].iter().chain(rest)).cloned()
     }
 
     /// Largest number of tokens that fit.

@@ -2,12 +2,18 @@
 //! answer.
 
 use super::{
-    ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, embedding, engine::Engine,
-    engine_state::EngineState, picture_ids::ConversationPictures,
+    ChatOptions, ContextPolicy, Message, Prompt, Role,
+    chat_history::ChatHistory,
+    embedding,
+    engine::Engine,
+    engine_state::EngineState,
+    picture_ids::{ConversationPictures, PromptPicture, RowEndTokens},
 };
 use thermocline_base::error::{Error, Result};
+use thermocline_model::RowEnds;
+use thermocline_pictures::Picture;
 use thermocline_text::{
-    ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
+    ChatMessage, ContentGuard, EncodeOptions, PictureMarks, PromptText, RenderOptions, Tokenizer,
     reasoning::{AnswerParser, transcript::Thoughts},
 };
 
@@ -100,7 +106,7 @@ pub(super) fn encode(
         check(prompt.with_breaks())?;
         tokenizer.encode_prompt(prompt)
     };
-    let pictures = prompt.pictures();
+    let pictures = PromptPictures::of(state, &prompt)?;
     let mut second_at = None;
     let (mut tokens, starts_text, parser) = match prompt {
         Prompt::Text(said) => {
@@ -116,7 +122,7 @@ pub(super) fn encode(
             (pair.ids, false, None)
         }
         Prompt::Chat(messages) => {
-            let (text, parser) = render(state, &messages, chat, None)?;
+            let (text, parser) = render(state, &messages, chat, None, pictures.as_ref())?;
             (encode(&text)?, true, Some(parser))
         }
         Prompt::Continue(messages) => {
@@ -124,7 +130,7 @@ pub(super) fn encode(
                 return Err(Error::invalid("prompt", "an assistant message at the end to continue", "no such message"));
             };
             let begun = (!content.is_empty()).then(|| Thoughts::of(content));
-            let (text, parser) = render(state, before, chat, begun.as_ref())?;
+            let (text, parser) = render(state, before, chat, begun.as_ref(), pictures.as_ref())?;
             (encode(&text)?, begun.is_none(), Some(parser))
         }
     };
@@ -132,13 +138,56 @@ pub(super) fn encode(
         let none = "at least one token, because the vocabulary has no token that begins a text";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
-    let (tokens, pictures) = if pictures.is_empty() {
-        (tokens, ConversationPictures::default())
-    } else {
-        let token = tokenizer.picture_token(&state.model.checkpoint.metadata)?;
-        ConversationPictures::expand(tokens, &pictures, token, &mut state.pictures.lock())?
+    let (tokens, pictures) = match &pictures {
+        Some(PromptPictures { all, marks }) => {
+            ConversationPictures::expand(&tokens, all, marks.token, &mut state.pictures.lock())?
+        }
+        None => (tokens, ConversationPictures::default()),
     };
     Ok(EncodedPrompt { tokens, starts_text, parser, pictures, second_at })
+}
+
+/// The pictures of a chat, and how its text marks them.
+struct PromptPictures {
+    all: Vec<PromptPicture>,
+    marks: PictureMarks,
+}
+
+impl PromptPictures {
+    /// The pictures of `prompt`; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the model has no vision tower or no token for pictures, or if the
+    /// tower does not take a picture.
+    fn of(state: &EngineState, prompt: &Prompt) -> Result<Option<Self>> {
+        let pictures: Vec<Picture> = prompt.pictures().cloned().collect();
+        if pictures.is_empty() {
+            return Ok(None);
+        }
+        let tower = state.tower()?;
+        let metadata = &state.model.checkpoint.metadata;
+        let marks = state.text.tokenizer.picture_marks(metadata)?.ok_or_else(|| {
+            Error::invalid("prompt", "no pictures, because the vocabulary has no token for them", pictures.len())
+        })?;
+        let row_ends = tower.config.row_ends.map(|ends| row_end_tokens(&state.text.tokenizer, ends)).transpose()?;
+        let all = pictures.into_iter().map(|picture| {
+            let grid = tower.grid(picture.width(), picture.height())?;
+            Ok(PromptPicture { picture, grid, row_ends })
+        });
+        Ok(Some(PromptPictures { all: all.collect::<Result<_>>()?, marks }))
+    }
+}
+
+/// The ids of the tokens that end rows of pictures.
+///
+/// # Errors
+/// [`Error::Invalid`] if the vocabulary has no such tokens.
+fn row_end_tokens(tokenizer: &Tokenizer, ends: RowEnds) -> Result<RowEndTokens> {
+    let id = |name: &str| {
+        let none = || Error::invalid("vocabulary", format!("the token {name} that ends rows of pictures"), "none");
+        tokenizer.token_id(name).ok_or_else(none)
+    };
+    Ok(RowEndTokens { between: id(ends.between)?, last: id(ends.last)? })
 }
 
 /// Refuses a text that would exceed `limit` tokens even if each were the longest token of the
@@ -161,11 +210,13 @@ fn render(
     messages: &[Message],
     chat: &ChatOptions,
     begun: Option<&Thoughts<'_>>,
+    pictures: Option<&PromptPictures>,
 ) -> Result<(PromptText, AnswerParser)> {
     let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
     let guard = (!state.text.special_in_content).then_some(&state.text.tokenizer);
     let (tools, variables) = (&chat.tools[..], Some(&chat.variables));
-    let options = RenderOptions { add_generation_prompt: true, tools, variables, guard };
+    let marks = pictures.map(|pictures| &pictures.marks);
+    let options = RenderOptions { add_generation_prompt: true, tools, variables, guard, marks };
     let mut text = state.text.template.render_with(&messages, options)?;
     let format = state.text.template.reasoning();
     let parser = format.parser(text.with_breaks(), begun);

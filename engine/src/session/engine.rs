@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use super::{
     DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport, WeightRoom,
+    companions::CompanionModels,
     context::SessionContext,
-    draft_model,
     drafter::Drafter,
     engine_state::{EngineDevice, EngineFigures, EngineState, TextCodec},
     loader::{DeviceSource, device_source},
@@ -36,10 +36,11 @@ use thermocline_lab::sparsity::{
     KeptCounts, lacks_profile,
     sidecar::{SidecarAttachment, attach},
 };
-use thermocline_model::{LoadOptions, Model, ModelConfig, Position};
+use thermocline_model::{LoadOptions, Model, ModelConfig, Position, Tower};
+use thermocline_pictures::Picture;
 use thermocline_run::{
-    placement::PowerInferSplit,
-    runtime::{CacheBytes, Forward, KvCache, KvType},
+    placement::{PlanInputs, PowerInferSplit},
+    runtime::{CacheBytes, Forward, KvCache, KvType, TowerProcessor},
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
@@ -47,7 +48,7 @@ use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Bytes of weights, either mapped (shared with the system's page cache) or read into RAM,
-    /// including those of the draft model.
+    /// including those of the draft model and of the vision tower.
     pub weights: u64,
     /// Bytes of the KV caches of all sessions.
     pub kv: u64,
@@ -168,10 +169,8 @@ impl Engine {
             split.check(&model)?;
         }
         let text = TextCodec::new(&model, options.special_in_content)?;
-        let draft =
-            options.draft.as_deref().map(|path| draft_model::open(path, options.read_mode, &model, &text.tokenizer));
-        let draft = draft.transpose()?.map(Arc::new);
-        check_context(&model, draft.as_deref(), context)?;
+        let companions = CompanionModels::open(&options, &model, &text.tokenizer)?;
+        check_context(&model, companions.draft.as_deref(), context)?;
         // The CPU's share of a placed model and the CPU-only pass never run at the same time, so
         // that they can share workers.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
@@ -187,12 +186,15 @@ impl Engine {
         // A profile of experts is only a start, because each text soon needs other experts.
         let follows = blind || model.config.experts.is_some();
         let adaptive = options.adaptive.unwrap_or(follows && split.is_none());
-        let room = WeightRoom::of(&options, &model, draft.as_deref());
+        let room = WeightRoom::of(&options, &model, companions.draft.as_deref(), companions.tower.as_deref());
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), room, cpu.pool());
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        let planner = options.planner(sparsity.mode, context, split);
+        let least_chunk = companions.whole_picture(&model);
+        let inputs = PlanInputs::new(sparsity.mode, context, options.kv_type);
+        let planner = options.planner(PlanInputs { ram: room.limit(&model), ..inputs }, split);
+        let planner = planner.with_least_chunk(least_chunk);
         if source.is_none() {
             planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
@@ -203,10 +205,11 @@ impl Engine {
         forward.set_sparsity(sparsity.mode);
         let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
-            figures: EngineFigures::new(&model, draft.as_deref(), neurons, counts),
+            figures: EngineFigures::new(&model, companions.tensor_bytes(), neurons, counts),
             device: EngineDevice::new(options.device, device_load, source.is_some()),
             model,
-            draft_model: draft,
+            draft_model: companions.draft,
+            tower: companions.tower,
             text,
             planner: Arc::new(planner),
             settings: SettingsMailbox::new(settings),
@@ -218,15 +221,17 @@ impl Engine {
             stopped: StopCell::default(),
             pictures: Mutex::default(),
         });
-        let of_drafter = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));
+        let companion_cpu = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));
         let n_vocab = state.model.config.n_vocab;
-        let drafter = state.drafter().map(|model| Drafter::new(Arc::clone(model), n_vocab, of_drafter)).transpose()?;
+        let drafter = state.drafter().map(|model| Drafter::new(Arc::clone(model), n_vocab, companion_cpu));
+        let tower = state.tower.clone().map(|tower| companion_cpu().map(|cpu| TowerProcessor::new(tower, cpu)));
+        let (drafter, tower) = (drafter.transpose()?, tower.transpose()?);
         state.check_files()?;
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (state, commands) = (Arc::clone(&state), commands.clone());
             spawn(move || {
-                let processors = worker::EngineProcessors { forward, drafter };
+                let processors = worker::EngineProcessors { forward, drafter, tower };
                 worker::serve(&state, processors, recorder, source, commands, inbox);
             })?
         };
@@ -269,6 +274,23 @@ impl Engine {
     /// The draft model, if there is one.
     pub fn draft_model(&self) -> Option<&Arc<Model>> {
         self.handle.state.draft_model.as_ref()
+    }
+
+    /// The vision tower of the model, if it has one.
+    pub fn tower(&self) -> Option<&Arc<Tower>> {
+        self.handle.state.tower.as_ref()
+    }
+
+    /// The number of tokens that `picture` takes in a prompt, with the tokens that end its rows and
+    /// without the marks around it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the model has no vision tower, or if the tower does not take such a
+    /// picture.
+    pub fn picture_tokens(&self, picture: &Picture) -> Result<usize> {
+        let tower = self.state().tower()?;
+        let grid = tower.grid(picture.width(), picture.height())?;
+        Ok(grid.tokens() + tower.config.row_ends.map_or(0, |_| grid.rows))
     }
 
     /// The model's sizes and variants.

@@ -21,7 +21,7 @@ use thermocline_base::{
     telemetry::{Telemetry, neurons::NeuronBoard},
 };
 use thermocline_lab::sparsity::KeptCounts;
-use thermocline_model::Model;
+use thermocline_model::{Model, Tower};
 use thermocline_run::{
     placement::Resident,
     runtime::{RoutePreference, Sparsity},
@@ -47,6 +47,8 @@ pub(super) struct EngineState {
     /// Preference of routers for resident experts while tokens are decoded.
     pub routes: RoutePreference,
     pub stopped: StopCell,
+    /// The vision tower of the model, if it has one.
+    pub tower: Option<Arc<Tower>>,
     /// The token ids of pictures.
     pub pictures: Mutex<PictureIds>,
 }
@@ -110,12 +112,10 @@ pub(super) struct EngineFigures {
 }
 
 impl EngineFigures {
-    /// Figures of `model` and its draft model before any measurement.
-    pub fn new(model: &Model, draft: Option<&Model>, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
+    /// Figures of `model` before any measurement, with `companions` bytes of weights beside it.
+    pub fn new(model: &Model, companions: u64, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
         let telemetry = Telemetry::default();
-        telemetry
-            .weight_bytes
-            .set([Some(model), draft].into_iter().flatten().map(|of| of.checkpoint.tensor_bytes()).sum());
+        telemetry.weight_bytes.set(model.checkpoint.tensor_bytes() + companions);
         EngineFigures {
             telemetry,
             neurons,
@@ -148,14 +148,30 @@ impl EngineState {
         self.draft_model.as_ref().or(self.model.draft_head.as_ref())
     }
 
+    /// The vision tower.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the model has none.
+    pub fn tower(&self) -> Result<&Arc<Tower>> {
+        self.tower.as_ref().ok_or_else(|| {
+            // Clients of a server read this, so it does not name the folder.
+            let path = &self.model.checkpoint.path;
+            let model = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            let expected = format!("no pictures, because {model} has no vision tower that Thermocline can use");
+            let expected = format!("{expected} (a file mmproj-*.gguf beside it)");
+            Error::invalid("prompt", expected, "pictures")
+        })
+    }
+
     /// The models to load on a device.
     pub fn models(&self) -> LoadedModels<'_> {
         LoadedModels { model: &self.model, drafter: self.drafter().map(|drafter| &**drafter) }
     }
 
-    /// Checks that no mapped file of the model or of the draft model was lost.
+    /// Checks that no mapped file of the model, of the draft model or of the tower was lost.
     pub fn check_files(&self) -> Result<()> {
         self.model.checkpoint.files().check()?;
+        self.tower.iter().try_for_each(|tower| tower.checkpoint.files().check())?;
         self.draft_model.iter().try_for_each(|draft| draft.checkpoint.files().check())
     }
 

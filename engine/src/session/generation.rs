@@ -3,6 +3,7 @@
 mod batched;
 mod drafts;
 mod following;
+mod pictures;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -64,6 +64,8 @@ pub struct LivePlanner {
     solved: Mutex<Option<(LiveInputs, Arc<PlacementSolver>)>>,
     /// Smallest number of tokens to plan for, over all contexts together.
     least_context: usize,
+    /// Fewest tokens of a chunk on a device: those of a picture that is computed at once.
+    least_chunk: usize,
     /// Bytes of the budget that plans must leave free.
     reserved: AtomicU64,
     /// True if the machine's speeds were given, so that no saved speeds are looked up.
@@ -78,6 +80,7 @@ impl LivePlanner {
     pub fn new(inputs: PlanInputs) -> Self {
         LivePlanner {
             least_context: inputs.context,
+            least_chunk: 0,
             inputs: Mutex::new(LiveInputs { plan: inputs, caps: None }),
             solved: Mutex::default(),
             reserved: AtomicU64::new(0),
@@ -99,6 +102,15 @@ impl LivePlanner {
     #[must_use]
     pub fn following(mut self, split: PowerInferSplit) -> Self {
         self.split = Some(Arc::new(split));
+        self
+    }
+
+    /// Plans for chunks of at least `tokens` tokens on a device.
+    #[must_use]
+    pub fn with_least_chunk(mut self, tokens: usize) -> Self {
+        self.least_chunk = tokens;
+        let chunk = &mut self.inputs.get_mut().plan.chunk;
+        *chunk = tokens.max(*chunk);
         self
     }
 
@@ -150,7 +162,7 @@ impl LivePlanner {
     /// Plans for prompts computed in chunks of `tokens` tokens, or fewer if a device should
     /// not compute that many.
     pub(super) fn set_chunk(&self, tokens: usize) {
-        self.inputs.lock().plan.chunk = device_chunk(tokens);
+        self.inputs.lock().plan.chunk = device_chunk(tokens).max(self.least_chunk);
     }
 
     /// Tokens of a prompt's chunk on a device.

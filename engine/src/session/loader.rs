@@ -129,7 +129,8 @@ fn load_on(
         ensure_tested(gpu, &types, folder, &wanted.fallbacks, &mut || progress(LoadStage::Testing))?;
     }
     let mut progress = |done, total| progress(LoadStage::Uploading { done, total });
-    let load = device::GpuLoad { chunk, predictors: false, ..device::GpuLoad::default() };
+    let threshold_ratio = planner.planner(model)?.threshold_ratio();
+    let load = device::GpuLoad { chunk, predictors: false, threshold_ratio, ..device::GpuLoad::default() };
     let mut placement_source =
         PlacementSource { planner: Arc::clone(planner), granularity: options.granularity, gpu_use: options.gpu_use };
     for attempt in 1.. {

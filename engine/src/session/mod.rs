@@ -7,7 +7,8 @@
 //! step of a [`generation`] computes a chunk of tokens in a [`context`], which is a KV cache with
 //! its tokens. Tokens of pictures have ids of their own ([`picture_ids`]). [`sampling`] then
 //! chooses a token from the logits. [`text`] turns tokens into whole characters without stop
-//! strings, for the caller. An [`embedding`] is a generation of no tokens.
+//! strings, for the caller. An [`embedding`] is a generation of no tokens. [`companions`] opens the
+//! draft model and the vision tower of a model.
 //!
 //! The forward pass may run on a GPU that has passed its test ([`tested_device`]). The
 //! [`device_manager`] has a [`loader`] upload as much of the model as the [`live_planner`] finds
@@ -32,6 +33,7 @@ mod breakdown;
 mod budget_forecast;
 mod chat_history;
 mod common_tokens;
+mod companions;
 mod context;
 mod device;
 mod device_drafter;
@@ -85,7 +87,6 @@ pub use loader::{DeviceLoadOptions, load_on_device};
 pub use logprobs::{LogprobsRequest, TokenLogprobs};
 pub use neuron_norms::USUAL_MASS;
 pub use neurons::{FrequencySource, NeuronFrequencies};
-pub use picture_ids::PromptPicture;
 pub use request::{
     AnswerText, ChatOptions, ContextPolicy, Event, FfnReads, GenerationStats, Message, Prompt, Request, Role, Sampling,
     SpeculationMode, StopReason,

@@ -11,10 +11,9 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{
-    DeviceEvent, DraftsBySource, LogprobsRequest, PromptPicture, StateReading, TokenLogprobs, sampling::Grammar,
-};
+use super::{DeviceEvent, DraftsBySource, LogprobsRequest, StateReading, TokenLogprobs, sampling::Grammar};
 use thermocline_base::error::{Error, Result};
+use thermocline_pictures::Picture;
 use thermocline_text::{reasoning::AnswerPart, tools::ToolFormat};
 
 /// The speaker of a message.
@@ -51,7 +50,7 @@ pub struct Message {
     /// Further fields for the template, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
     pub fields: Map<String, Value>,
     /// Pictures before the text.
-    pub pictures: Vec<Arc<PromptPicture>>,
+    pub pictures: Vec<Picture>,
 }
 
 impl Message {
@@ -95,13 +94,12 @@ pub enum Prompt {
 
 impl Prompt {
     /// The pictures of a chat's messages, in their order.
-    pub(super) fn pictures(&self) -> Vec<Arc<PromptPicture>> {
-        match self {
-            Prompt::Chat(messages) | Prompt::Continue(messages) => {
-                messages.iter().flat_map(|message| message.pictures.iter().cloned()).collect()
-            }
-            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Pair { .. } => Vec::new(),
-        }
+    pub fn pictures(&self) -> impl Iterator<Item = &Picture> {
+        let messages = match self {
+            Prompt::Chat(messages) | Prompt::Continue(messages) => &messages[..],
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Pair { .. } => &[],
+        };
+        messages.iter().flat_map(|message| &message.pictures)
     }
 }
 
@@ -366,6 +364,8 @@ pub struct GenerationStats {
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were already in the KV cache and were not computed again.
     pub reused_tokens: usize,
+    /// Pictures of the prompt that the vision tower computed. Others were known.
+    pub computed_pictures: usize,
     /// Generated tokens, each with an [`Event::Token`]. A token that ended the text is not counted.
     pub generated_tokens: usize,
     /// Generated tokens that were thoughts.

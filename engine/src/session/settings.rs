@@ -18,7 +18,7 @@ use thermocline_lab::sparsity::sidecar::SidecarChoice;
 use thermocline_model::{Activation, ModelConfig};
 use thermocline_run::{
     placement::{Machine, PlanInputs, PowerInferSplit},
-    runtime::{KvType, RoutePreference, Sparsity},
+    runtime::{KvType, RoutePreference},
 };
 
 /// Longest default context in tokens. It is enough for a conversation, and its cache fits next to a
@@ -55,6 +55,10 @@ pub struct EngineOptions {
     /// File of a draft model: a small model with the same tokens, which proposes tokens to the
     /// model.
     pub draft: Option<PathBuf>,
+    /// File or folder with the vision tower of the model. `None` uses one that lies beside the
+    /// model and belongs to it, if there is one
+    /// ([`Tower::beside`](thermocline_model::Tower::beside)).
+    pub mmproj: Option<PathBuf>,
     /// Number of prompt tokens computed at a time, at least 1. Sessions take turns between chunks.
     /// Chunks whose experts are streamed to a GPU have up to 2,048 tokens, unless fewer than 256
     /// are given.
@@ -113,13 +117,11 @@ impl EngineOptions {
         Ok(())
     }
 
-    /// A planner for contexts of `context` tokens, which follows `split` if it is given.
-    pub(super) fn planner(&self, mode: Sparsity, context: usize, split: Option<PowerInferSplit>) -> LivePlanner {
-        let mut planner = LivePlanner::new(PlanInputs {
-            chunk: device_chunk(self.chunk),
-            stream_prompts: self.stream_prompts,
-            ..PlanInputs::new(mode, context, self.kv_type)
-        });
+    /// A planner with these `inputs`, which follows `split` if it is given. Streaming and the
+    /// chunk are those of the options.
+    pub(super) fn planner(&self, inputs: PlanInputs, split: Option<PowerInferSplit>) -> LivePlanner {
+        let (chunk, stream_prompts) = (device_chunk(self.chunk), self.stream_prompts);
+        let mut planner = LivePlanner::new(PlanInputs { chunk, stream_prompts, ..inputs });
         if let Some(machine) = self.machine.clone() {
             planner = planner.with_machine(machine);
         }
@@ -150,6 +152,7 @@ impl Default for EngineOptions {
             sessions: 1,
             sidecar: SidecarChoice::Beside,
             draft: None,
+            mmproj: None,
             chunk: 512,
             special_in_content: false,
             device: DeviceChoice::Cpu,

@@ -2,8 +2,11 @@
 
 use super::{EngineOptions, SparsityChoice};
 use thermocline_cpu::InputPrecision;
-use thermocline_model::{Model, Predictor};
-use thermocline_run::runtime::{CacheBytes, Sparsity};
+use thermocline_model::{Model, Predictor, Tower};
+use thermocline_run::{
+    placement::WeightLimit,
+    runtime::{CacheBytes, Sparsity},
+};
 
 /// Bytes of RAM that an engine takes beside weights and KV caches, about.
 const WORKING_BYTES: u64 = 64 << 20;
@@ -19,9 +22,9 @@ pub struct WeightRoom {
 
 impl WeightRoom {
     /// The part of [`EngineOptions::ram`] that remains for the weights of `model`. The KV caches of
-    /// all sessions, the draft model and the engine's own memory are subtracted. At least half of
-    /// the RAM remains, because caches fill only with the conversation.
-    pub fn of(options: &EngineOptions, model: &Model, draft: Option<&Model>) -> Self {
+    /// all sessions, the draft model, the vision tower and the engine's own memory are subtracted.
+    /// At least half of the RAM remains, because caches fill only with the conversation.
+    pub fn of(options: &EngineOptions, model: &Model, draft: Option<&Model>, tower: Option<&Tower>) -> Self {
         let context = options.context_of(&model.config);
         let cache = |of: &Model| CacheBytes::of(&of.config, context, options.kv_type).total();
         let drafter = draft.or(model.draft_head.as_deref());
@@ -30,12 +33,18 @@ impl WeightRoom {
         let others = [
             options.kv_budget.map_or(sessions, |budget| budget.max(session).min(sessions)),
             draft.map_or(0, |draft| draft.checkpoint.tensor_bytes()),
+            tower.map_or(0, |tower| tower.checkpoint.tensor_bytes()),
             copies_of_predictors(options, model),
             WORKING_BYTES,
         ];
         let others = others.into_iter().fold(0, u64::saturating_add);
         let bytes = options.ram.map(|ram| ram.saturating_sub(others).max(ram / 2));
         WeightRoom { bytes, on_device: options.device.budget().unwrap_or(0) }
+    }
+
+    /// The limit of the RAM for the weights of `model`. `None` without a limit.
+    pub fn limit(self, model: &Model) -> Option<WeightLimit> {
+        self.bytes.map(|ram| WeightLimit { weights: model.checkpoint.tensor_bytes(), ram })
     }
 
     /// True if the weights of `model` and `copies` bytes of copies fit.
@@ -75,7 +84,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let options = EngineOptions { ram: Some(1 << 30), context: Some(64), ..EngineOptions::default() };
-        let room = |options: &EngineOptions, draft| WeightRoom::of(options, &model, draft).bytes.unwrap();
+        let room = |options: &EngineOptions, draft| WeightRoom::of(options, &model, draft, None).bytes.unwrap();
         let cache = CacheBytes::of(&model.config, 64, options.kv_type).total();
         let weights = model.checkpoint.tensor_bytes();
         let one = room(&options, None);
@@ -85,7 +94,7 @@ mod tests {
         let limited = EngineOptions { kv_budget: Some(2 * cache), ..four };
         assert_eq!(one - room(&limited, None), cache);
         assert_eq!(room(&EngineOptions { ram: Some(1 << 20), ..options.clone() }, None), 1 << 19);
-        assert_eq!(WeightRoom::of(&EngineOptions { ram: None, ..options }, &model, None), WeightRoom::default());
+        assert_eq!(WeightRoom::of(&EngineOptions { ram: None, ..options }, &model, None, None), WeightRoom::default());
 
         let room = |bytes: u64, on_device: u64| WeightRoom { bytes: Some(bytes), on_device };
         assert!(room(weights + 5, 0).fits(&model, 5) && !room(weights + 5, 0).fits(&model, 6));

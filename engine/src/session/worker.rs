@@ -35,7 +35,7 @@ use thermocline_base::{
 };
 use thermocline_run::{
     placement::Machine,
-    runtime::{Forward, Sparsity, ThresholdCorrection},
+    runtime::{Forward, Sparsity, ThresholdCorrection, TowerProcessor},
 };
 
 /// Number of attempts to make room by releasing neurons, before the CPU takes over.
@@ -92,6 +92,8 @@ pub(super) struct EngineProcessors {
     pub forward: Forward,
     /// The model that drafts tokens, if there is one.
     pub drafter: Option<Drafter>,
+    /// The vision tower, if there is one.
+    pub tower: Option<TowerProcessor>,
 }
 
 /// Carries out commands and requests until the last handle is dropped. A panic stops the engine for
@@ -108,10 +110,10 @@ pub(super) fn serve(
     let device = DeviceManager::new(Arc::clone(state), commands, source);
     let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
-    let EngineProcessors { forward, drafter } = processors;
+    let EngineProcessors { forward, drafter, tower } = processors;
     let (evictions, placement_due) = (0, false);
     let mut worker =
-        EngineWorker { state, forward, drafter, device, conversations, meter, evictions, turns, placement_due };
+        EngineWorker { state, forward, drafter, tower, device, conversations, meter, evictions, turns, placement_due };
     // State that a panic leaves half changed is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("an internal error occurred ({}); open the model again", panic_message(panic.as_ref()));
@@ -147,6 +149,7 @@ struct EngineWorker<'a> {
     state: &'a EngineState,
     forward: Forward,
     drafter: Option<Drafter>,
+    tower: Option<TowerProcessor>,
     device: DeviceManager,
     conversations: Vec<ServedSession<'a>>,
     meter: Meter<'a>,
@@ -485,6 +488,16 @@ impl EngineWorker<'_> {
         let ServedSession { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
         let Some((generation, events)) = running else { return true };
         *used_at = Instant::now();
+        match generation.embed_picture(context, self.tower.as_mut(), cancelled) {
+            Ok(false) => {}
+            Ok(true) => return true,
+            // The device has no part in it.
+            Err(error) => {
+                let end = if matches!(error, Error::Cancelled) { Ok(StopReason::Cancelled) } else { Err(error) };
+                self.finish(vec![(at, end)]);
+                return true;
+            }
+        }
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
             self.forward.correct_thresholds(adaptation.threshold_correction());

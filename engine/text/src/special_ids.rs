@@ -34,9 +34,6 @@ const ENDS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Texts of tokens that pictures replace, in published vocabularies.
-pub(super) const PICTURES: &[&str] = &["<|image_pad|>", "<image_soft_token>", "<|image|>", "[IMG]"];
-
 /// Ids with a special role; each is less than the number of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialIds {

@@ -3,14 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Detokeniser, PromptText, TokenKind,
-    added::AddedTokens,
-    control_texts::ControlTexts,
-    gguf, json,
-    sentence_piece::SentencePiece,
-    special_ids::{PICTURES, SpecialIds},
-    subwords::Subwords,
-    vocab::Vocab,
+    Detokeniser, PictureMarks, PromptText, TokenKind, added::AddedTokens, control_texts::ControlTexts, gguf, json,
+    sentence_piece::SentencePiece, special_ids::SpecialIds, subwords::Subwords, vocab::Vocab,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::{Checkpoint, Metadata, TokenizerSource};
@@ -239,15 +233,14 @@ impl Tokenizer {
         self.ids.padding
     }
 
-    /// The token that is repeated where a picture is: the one that `metadata` names, or one with a
-    /// known text. `None` if the vocabulary has no such token.
+    /// The token that stands for pictures, and the marks around it: the token that `metadata`
+    /// names, or one with a known text. `None` if the vocabulary has no such token.
     ///
     /// # Errors
     /// [`Error::Malformed`] for a key that is not a token id.
-    pub fn picture_token(&self, metadata: &Metadata) -> Result<Option<u32>> {
-        let known = || PICTURES.iter().find_map(|text| self.token_id(text));
+    pub fn picture_marks(&self, metadata: &Metadata) -> Result<Option<PictureMarks>> {
         let named = metadata.usize("thermocline.tokenizer.picture_token_id")?;
-        Ok(named.and_then(|id| u32::try_from(id).ok()).or_else(known))
+        Ok(PictureMarks::of(self, named.and_then(|id| u32::try_from(id).ok())))
     }
 
     /// True if generation ends with `id`: an end of text, turn or message, either named by the file

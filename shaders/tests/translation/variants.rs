@@ -10,6 +10,7 @@ pub type Numbers = &'static [(&'static str, f64)];
 /// one variant with default values.
 const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("activation", "relu", &[("KIND", 0.0)]),
+    ("activation", "scaled", &[("KIND", 2.0), ("SCALED", 1.0)]),
     ("activation", "gelu", &[("KIND", 4.0)]),
     ("active_mask", "scores", &[("TEST", 0.0)]),
     ("active_mask", "fired", &[("TEST", 1.0)]),
@@ -39,6 +40,7 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("slot_list", "w256", &[("BLOCKS", 16.0), ("WORKGROUP_SIZE", 256.0)]),
     ("sparse_gate_up", "dense", &[("GATED", 1.0), ("GATE_FIRST", 0.0)]),
     ("sparse_gate_up", "exact", &[("GATED", 1.0), ("GATE_FIRST", 1.0)]),
+    ("sparse_gate_up", "scaled", &[("GATED", 1.0), ("GATE_FIRST", 1.0), ("SCALED", 1.0)]),
     ("sparse_down", "all", &[("SKIP", 0.0), ("TOKENS", 1.0)]),
     ("sparse_down", "fired", &[("SKIP", 1.0), ("TOKENS", 1.0)]),
     ("sparse_down", "t4", &[("SKIP", 0.0), ("TOKENS", 4.0)]),

@@ -30,6 +30,7 @@ static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
         frequency: Some(vec![0.5; model.config.n_ff]),
         predictor: Some(predictor),
         activation_threshold: Some(PreparedThreshold { value: 0.1, density: 0.5 }),
+        gate_scales: Some(vec![0.5; model.config.n_ff]),
         inputs: None,
         down: None,
         experts: None,

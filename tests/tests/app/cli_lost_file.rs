@@ -1,5 +1,5 @@
-//! A model file that shrinks while `run` or `serve` has it open. The answer ends with an error that
-//! names the file.
+//! A model file that shrinks while `run` or `serve` has it open: the answer ends with an error that
+//! names the file. A program that is killed while it reads leaves the file as it is.
 
 // Only Unix can truncate a mapped file.
 #![cfg(unix)]
@@ -47,6 +47,32 @@ fn run_ends_with_an_error_that_names_the_file() {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(code, Some(2), "after {rest} lines: {said}");
     assert!(said.contains(path.to_str().unwrap()) && said.contains("truncated"), "{said}");
+}
+
+#[test]
+fn program_killed_while_it_reads_from_disk_leaves_the_next_answer_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = model_file(folder.path());
+    let run = |more: &[&str]| {
+        let mut run = command(&["run", "-m", path.to_str().unwrap(), "--raw", "-p", "a", "--temp", "0"]);
+        run.args(["--device", "cpu", "--no-counts"]).args(more);
+        run
+    };
+    let text = |more: &[&str]| {
+        let done = run(&["-n", "40"]).args(more).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        done.stdout
+    };
+    let (bytes, wanted) = (fs::read(&path).unwrap(), text(&[]));
+    assert!(!wanted.is_empty());
+    let mut child = run(&["--ram", "64KiB", "--json", "--stream", "--on-full", "shift"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!((0..20).all(|_| lines.next().unwrap().unwrap().contains("token")));
+    child.kill().unwrap();
+    assert!(!wait(&mut child).success());
+    assert_eq!(text(&["--ram", "64KiB"]), wanted);
+    assert!(fs::read(&path).unwrap() == bytes, "the model has changed");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "files are left beside the model");
 }
 
 #[test]

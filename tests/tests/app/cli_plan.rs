@@ -306,7 +306,10 @@ fn plan_measures_this_machine_once_and_saves_it() {
     assert!(first["machine"]["gpu"]["hand_over"].as_f64().unwrap() > 0.0 && speed(&first) > 0.0);
     assert_eq!(first["machine"], plan(&["--device", "0"])["machine"], "measured once");
     assert_eq!(first["machine"]["memory"]["ram"].as_u64(), thermocline_host::memory::total());
-    assert_eq!(first, plan(&["--machine", saved.to_str().unwrap()]), "planned elsewhere");
+    let elsewhere = ["--machine", saved.to_str().unwrap()];
+    assert_eq!(first, plan(&[&["--device", "0"], &elsewhere[..]].concat()), "planned elsewhere");
+    // A GPU that is named is used, whether it is faster than the CPU or not.
+    assert!(first["bytes"].as_u64() > Some(0));
 }
 
 #[test]

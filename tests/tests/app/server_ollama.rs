@@ -109,7 +109,7 @@ fn refusals_are_one_sentence() {
         (API_CHAT, question(json!({ "think": "hard" })), "think: expected"),
         (API_CHAT, question(json!({ "options": { "warp": 9 } })), "`options.warp` is not supported"),
         (API_CHAT, question(json!({ "messages": [{ "role": "robot", "content": "a" }] })), "messages[0].role"),
-        (API_GENERATE, json!({ "prompt": "a", "images": ["b"] }), "images: expected none"),
+        (API_GENERATE, json!({ "prompt": "a", "images": ["b"] }), "picture: expected base64"),
         (API_GENERATE, json!({ "prompt": "a", "context": [1] }), "`context` is not supported"),
     ] {
         let error = client.post(path, &body).json(400)["error"].as_str().unwrap().to_owned();

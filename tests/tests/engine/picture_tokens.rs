@@ -35,6 +35,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
+#[derive(Clone)]
 struct RandomPicture {
     start: usize,
     grid: PictureGrid,
@@ -156,6 +157,53 @@ fn pictures_are_those_of_the_reference_in_chunks_of_any_size() {
         for (chunk, isa) in [(512, None), (512, Some(Isa::Scalar)), (16, None), (7, None), (1, None)] {
             let mut forward = forward(&text.model, Setup { chunk, isa, ..Setup::default() });
             text.check_all(&mut forward, &format!("chunks of {chunk}"));
+        }
+    }
+}
+
+/// The text of `text` many times, longer than the rings of layers with windows. One chunk of all
+/// tokens, without rings, gives its logits.
+fn repeated(text: &PicturedText, times: usize) -> PicturedText {
+    let len = text.ids.len();
+    let of_time =
+        |time: usize| text.pictures.iter().map(move |of| RandomPicture { start: of.start + time * len, ..of.clone() });
+    let mut long = PicturedText {
+        ids: text.ids.repeat(times),
+        pictures: (0..times).flat_map(of_time).collect(),
+        logits: Vec::new(),
+        model: Arc::clone(&text.model),
+        name: text.name,
+        _scratch: None,
+    };
+    let mut forward = forward(&text.model, Setup { chunk: 2 * len * times, ..Setup::default() });
+    let tokens = long.ids.len();
+    let mut kv = KvCache::for_passes(&text.model.config, tokens + 8, KvType::F32, tokens).unwrap();
+    assert_eq!(kv.longest_pass(), usize::MAX);
+    let pictures = long.pictures();
+    let inputs = CallInputs::with_pictures(&long.ids, &pictures);
+    let logits = forward.run(inputs, &mut kv, Outputs::All, &mut ()).unwrap().to_vec();
+    drop(pictures);
+    long.logits = logits;
+    long
+}
+
+#[test]
+fn whole_pictures_are_computed_in_the_rings_of_windows() {
+    for name in ["gemma3", "gemma4-whole"] {
+        let text = PicturedText::read(name);
+        let long = repeated(&text, 24);
+        let (end, last) = (long.ids.len(), long.places(46));
+        for chunk in [512, 100, 13] {
+            let mut forward = forward(&text.model, Setup { chunk, ..Setup::default() });
+            let mut kv = long.cache(&mut forward);
+            assert!(kv.longest_pass() < long.ids.len());
+            long.check(&mut forward, &mut kv, 0..end, &format!("chunks of {chunk}"));
+            for back in [last.start + 3, last.start] {
+                kv.truncate(back);
+                let held = kv.len();
+                assert_eq!(held, last.start, "{name}");
+                long.check(&mut forward, &mut kv, held..end, "after going back");
+            }
         }
     }
 }

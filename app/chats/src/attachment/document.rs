@@ -1,6 +1,8 @@
-//! A file read as text.
+//! A file read as text or as a picture.
 
 use std::{fs::File, io::Read, path::Path};
+
+use thermocline_engine::pictures::Picture;
 
 use super::{
     AttachmentError, AttachmentFault, DocumentKind, Passage, docx,
@@ -13,7 +15,7 @@ use super::{
 const LARGEST_FILE: u64 = 64 << 20;
 const LARGEST_TEXT: u64 = 8 << 20;
 
-/// A file as text, in passages.
+/// A file as text, in passages, or as a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// File name, without folders.
@@ -22,6 +24,8 @@ pub struct Document {
     pub kind: DocumentKind,
     /// Its text.
     pub passages: Vec<Passage>,
+    /// Its pictures: the file itself if it is a picture, and the pages of a PDF without text.
+    pub pictures: Vec<Picture>,
 }
 
 impl Document {
@@ -53,10 +57,26 @@ impl Document {
     /// The errors of [`Document::open`].
     pub fn read(name: String, kind: DocumentKind, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let kind = if bytes.starts_with(b"%PDF-") { DocumentKind::Pdf } else { kind };
-        match passages(kind, bytes) {
-            Ok(passages) => Ok(Document { name, kind, passages }),
+        if kind == DocumentKind::Picture {
+            return match Picture::decode(bytes) {
+                Ok(picture) => Ok(Self::of_picture(name, picture)),
+                Err(error) => Err(AttachmentError { name, fault: AttachmentFault::Picture(error.into()) }),
+            };
+        }
+        match contents(kind, bytes) {
+            Ok(contents) => Ok(Document { name, kind, passages: contents.passages, pictures: contents.pictures }),
+            // The name may hide that the file is a picture.
+            Err(fault @ AttachmentFault::Binary) => match Picture::decode(bytes) {
+                Ok(picture) => Ok(Self::of_picture(name, picture)),
+                Err(_) => Err(AttachmentError { name, fault }),
+            },
             Err(fault) => Err(AttachmentError { name, fault }),
         }
+    }
+
+    /// A picture with this name.
+    pub fn of_picture(name: String, picture: Picture) -> Self {
+        Document { name, kind: DocumentKind::Picture, passages: Vec::new(), pictures: vec![picture] }
     }
 
     /// The whole text of the file.
@@ -65,23 +85,42 @@ impl Document {
     }
 }
 
-fn passages(kind: DocumentKind, bytes: &[u8]) -> Result<Vec<Passage>, AttachmentFault> {
+/// The text and the pictures of a file.
+struct DocumentContents {
+    passages: Vec<Passage>,
+    pictures: Vec<Picture>,
+}
+
+impl DocumentContents {
+    fn text(passages: Vec<Passage>) -> Self {
+        DocumentContents { passages, pictures: Vec::new() }
+    }
+}
+
+fn contents(kind: DocumentKind, bytes: &[u8]) -> Result<DocumentContents, AttachmentFault> {
     if bytes.is_empty() {
         return Err(AttachmentFault::Empty);
     }
-    let passages = match kind {
-        DocumentKind::Pdf => of_pages(pdf::pages(bytes)?),
-        DocumentKind::Docx => of_paragraphs(docx::paragraphs(bytes)?),
-        DocumentKind::Text | DocumentKind::Markdown | DocumentKind::Code => match text::decode(bytes) {
-            Ok(text) => of_lines(&text),
-            Err(NotText::Binary) => return Err(AttachmentFault::Binary),
-            Err(NotText::UnknownEncoding) => return Err(AttachmentFault::UnknownEncoding),
-        },
+    let contents = match kind {
+        DocumentKind::Pdf => {
+            let pdf = pdf::read(bytes)?;
+            DocumentContents { passages: of_pages(pdf.pages), pictures: pdf.pictures }
+        }
+        DocumentKind::Docx => DocumentContents::text(of_paragraphs(docx::paragraphs(bytes)?)),
+        DocumentKind::Text | DocumentKind::Markdown | DocumentKind::Code | DocumentKind::Picture => {
+            match text::decode(bytes) {
+                Ok(text) => DocumentContents::text(of_lines(&text)),
+                Err(NotText::Binary) => return Err(AttachmentFault::Binary),
+                Err(NotText::UnknownEncoding) => return Err(AttachmentFault::UnknownEncoding),
+            }
+        }
     };
+    let passages = &contents.passages;
     let size: u64 = passages.iter().map(|passage| passage.text.len() as u64).sum();
     match () {
         () if size > LARGEST_TEXT => Err(AttachmentFault::TooLarge { size, most: LARGEST_TEXT }),
-        () if passages.iter().any(|passage| !passage.text.trim().is_empty()) => Ok(passages),
+        () if !contents.pictures.is_empty() => Ok(contents),
+        () if passages.iter().any(|passage| !passage.text.trim().is_empty()) => Ok(contents),
         () if kind == DocumentKind::Pdf => Err(AttachmentFault::OnlyPictures),
         () => Err(AttachmentFault::Empty),
     }

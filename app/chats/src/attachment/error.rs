@@ -2,9 +2,10 @@
 
 use std::io;
 
+use thermocline_engine::Error;
 use thermocline_host::units::bytes;
 
-/// A file that cannot be read as text.
+/// A file that cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} {fault}")]
 pub struct AttachmentError {
@@ -14,7 +15,7 @@ pub struct AttachmentError {
     pub fault: AttachmentFault,
 }
 
-/// Why a file cannot be read as text, as words that follow its name.
+/// Why a file cannot be attached, as words that follow its name.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachmentFault {
     /// The system refused to read it.
@@ -26,9 +27,9 @@ pub enum AttachmentFault {
     /// It has no text.
     #[error("is empty")]
     Empty,
-    /// It is a PDF without text.
+    /// It is a PDF without text and without pictures that can be decoded.
     #[error(
-        "contains only pictures of text, which Thermocline cannot read. Convert it with a text recognition (OCR) program first"
+        "contains no text, and no pictures that Thermocline can read. Convert it with a text recognition (OCR) program first"
     )]
     OnlyPictures,
     /// It is larger than the limit.
@@ -42,8 +43,11 @@ pub enum AttachmentFault {
     /// It opens only with a password.
     #[error("is encrypted. Save a copy without a password and attach the copy")]
     Encrypted,
+    /// It is a picture that cannot be decoded.
+    #[error("is not a picture that Thermocline can read: {0}")]
+    Picture(Box<Error>),
     /// It is not text, and its format is not supported.
-    #[error("is not a text file. You can attach text, code, Markdown, PDF and docx files")]
+    #[error("is not a text file. You can attach pictures, and text, code, Markdown, PDF and docx files")]
     Binary,
     /// It is text in an encoding that cannot be recognised for sure.
     #[error("has an unknown text encoding. Save it as UTF-8 and attach it again")]

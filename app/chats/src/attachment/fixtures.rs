@@ -4,7 +4,7 @@
 
 use std::io::{Cursor, Write};
 
-use pdf_extract::{Document, EncryptionState, EncryptionVersion, Object, Permissions};
+use pdf_extract::{Dictionary, Document, EncryptionState, EncryptionVersion, Object, Permissions, Stream};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
 /// A PDF file whose pages contain these lines of Latin letters.
@@ -36,6 +36,38 @@ pub fn pdf(pages: &[&[&str]]) -> Vec<u8> {
     let trailer = format!("<< /Size {} /Root 1 0 R /ID [{id} {id}] >>", offsets.len() + 1);
     file.push_str(&format!("trailer\n{trailer}\nstartxref\n{table}\n%%EOF\n"));
     file.into_bytes()
+}
+
+/// [`pdf`] with an image of this colour space and of `side` pixels a side, black or red, on each
+/// page without lines.
+pub fn scanned_pdf(pages: &[&[&str]], colors: &str, side: usize) -> Vec<u8> {
+    let mut document = Document::load_mem(&pdf(pages)).unwrap();
+    let samples = match colors {
+        "DeviceRGB" => [200, 0, 0].repeat(side * side),
+        _ => vec![0; side * side],
+    };
+    let name = |name: &str| Object::Name(name.into());
+    let image = Dictionary::from_iter([
+        ("Type", name("XObject")),
+        ("Subtype", name("Image")),
+        ("Width", Object::Integer(side as i64)),
+        ("Height", Object::Integer(side as i64)),
+        ("ColorSpace", name(colors)),
+        ("BitsPerComponent", Object::Integer(8)),
+    ]);
+    let mut image = Stream::new(image, samples);
+    image.compress().unwrap();
+    let image = document.add_object(image);
+    for (lines, (_, page)) in pages.iter().zip(document.get_pages()) {
+        let resources =
+            document.get_dictionary_mut(page).unwrap().get_mut(b"Resources").unwrap().as_dict_mut().unwrap();
+        if lines.is_empty() {
+            resources.set("XObject", Dictionary::from_iter([("Im0", Object::Reference(image))]));
+        }
+    }
+    let mut bytes = Vec::new();
+    document.save_to(&mut bytes).unwrap();
+    bytes
 }
 
 /// [`pdf`] encrypted with `password`. An empty password opens without asking.

@@ -15,12 +15,20 @@ pub enum DocumentKind {
     Pdf,
     /// A document of Word or of another word processor.
     Docx,
+    /// A picture.
+    Picture,
 }
 
 impl DocumentKind {
     /// All kinds.
-    pub const ALL: [DocumentKind; 5] =
-        [DocumentKind::Text, DocumentKind::Markdown, DocumentKind::Code, DocumentKind::Pdf, DocumentKind::Docx];
+    pub const ALL: [DocumentKind; 6] = [
+        DocumentKind::Text,
+        DocumentKind::Markdown,
+        DocumentKind::Code,
+        DocumentKind::Pdf,
+        DocumentKind::Docx,
+        DocumentKind::Picture,
+    ];
 
     /// The name of this kind in the store and in files of chats.
     pub const fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl DocumentKind {
             DocumentKind::Code => "code",
             DocumentKind::Pdf => "pdf",
             DocumentKind::Docx => "docx",
+            DocumentKind::Picture => "picture",
         }
     }
 
@@ -45,6 +54,9 @@ impl DocumentKind {
             "pdf" => DocumentKind::Pdf,
             "docx" => DocumentKind::Docx,
             "md" | "markdown" => DocumentKind::Markdown,
+            "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" | "tif" | "tiff" | "avif" | "heic" | "heif" => {
+                DocumentKind::Picture
+            }
             "" | "txt" | "text" | "log" | "rst" | "tex" | "srt" => DocumentKind::Text,
             _ => DocumentKind::Code,
         }

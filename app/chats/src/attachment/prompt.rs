@@ -50,6 +50,11 @@ pub fn left_out(name: &str) -> String {
     format!("<file name=\"{}\" omitted=\"too long\"/>\n\n", quoted(name))
 }
 
+/// The prompt text of a file whose pictures the model is not shown.
+pub fn unseen(name: &str) -> String {
+    format!("<file name=\"{}\" omitted=\"pictures, which are not shown\"/>\n\n", quoted(name))
+}
+
 fn quoted(text: &str) -> String {
     text.replace(['"', '<', '>', '\n', '\r'], "'")
 }

@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::{fixtures::*, *};
+use thermocline_engine::pictures::Picture;
 
 fn read(name: &str, bytes: &[u8]) -> Result<Document, AttachmentError> {
     Document::read(name.to_owned(), DocumentKind::from_path(name.as_ref()), bytes)
@@ -20,12 +21,39 @@ fn pdf_text_is_read_page_by_page() {
 }
 
 #[test]
+fn pages_of_a_pdf_without_text_are_read_as_pictures() {
+    for (colors, rgb) in [("DeviceRGB", [200, 0, 0]), ("DeviceGray", [0; 3])] {
+        let document = read("scan.pdf", &scanned_pdf(&[&["The first page."], &[], &[]], colors, 200)).unwrap();
+        assert_eq!((document.kind, document.text().as_str()), (DocumentKind::Pdf, "The first page.\n"));
+        assert_eq!(document.pictures.len(), 2);
+        let picture = &document.pictures[1];
+        assert_eq!((picture.width(), picture.height(), &picture.rgb()[..3]), (200, 200, &rgb[..]));
+    }
+    // A rule or a logo is no page, and other colour spaces are not read.
+    for (colors, side) in [("DeviceRGB", 40), ("DeviceCMYK", 200)] {
+        let why = refusal("scan.pdf", &scanned_pdf(&[&[]], colors, side));
+        assert!(why.starts_with("scan.pdf contains no text, and no pictures"), "{why}");
+    }
+}
+
+#[test]
+fn pictures_are_told_by_their_names_or_their_contents() {
+    let png = Picture::from_rgb(3, 2, vec![7; 18]).unwrap().file().unwrap().bytes;
+    for name in ["a.png", "a", "a.rs"] {
+        let document = read(name, &png).unwrap();
+        assert_eq!((document.kind, document.pictures.len(), document.text().len()), (DocumentKind::Picture, 1, 0));
+    }
+    assert!(refusal("a.jpg", b"words").starts_with("a.jpg is not a picture that Thermocline can read: "));
+    assert!(refusal("a.heic", b"\0\0\0\x18ftypheic\0\0\0\0").contains("HEIC"));
+}
+
+#[test]
 fn pdf_files_that_cannot_be_read_say_why() {
     let secret = encrypted_pdf(&[&["secret"]], "key");
     assert_eq!(refusal("a.pdf", &secret), "a.pdf is encrypted. Save a copy without a password and attach the copy");
     let open = encrypted_pdf(&[&["for all to read"]], "");
     assert_eq!(read("a.pdf", &open).unwrap().text(), "for all to read\n");
-    assert!(refusal("a.pdf", &pdf(&[&[], &[]])).starts_with("a.pdf contains only pictures"));
+    assert!(refusal("a.pdf", &pdf(&[&[], &[]])).starts_with("a.pdf contains no text, and no pictures"));
     let whole = pdf(&[&["some words"]]);
     assert!(refusal("a.pdf", b"%PDF-1.7\nnothing").starts_with("a.pdf is damaged, or not a PDF file: "));
     assert!(refusal("a.pdf", b"words").starts_with("a.pdf is damaged"), "not what its name says");
@@ -179,7 +207,7 @@ fn open_reads_text_and_refuses_what_is_none() {
     assert_eq!(why("blank.md", b" \n\n"), "blank.md is empty");
     let short = [0xc4, 0xe0];
     assert!(why("short.txt", &short).starts_with("short.txt has an unknown text encoding. Save it"));
-    assert!(why("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0").starts_with("picture.png is not a text file. You can"));
+    assert!(why("code.rs", b"\x89PNG\r\n\x1a\n\0\0\0").starts_with("code.rs is not a text file. You can"));
     let long = why("long.txt", &b"words and words\n".repeat(600_000));
     assert_eq!(long, "long.txt has 9.2 MiB. The limit for a file is 8.0 MiB");
     let large = folder.path().join("large.bin");

@@ -160,6 +160,9 @@ fn explain(
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
     publish: &mut Publish<'_>,
 ) -> Result<()> {
+    if word.prompt.pictures().next().is_some() {
+        return Err(Error::unsupported("explanation of a word", "an answer about pictures", "answers about text"));
+    }
     let tokenizer = engine.tokenizer();
     let context = engine.prompt_tokens(word.prompt, &word.chat)?;
     let tokens = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?;

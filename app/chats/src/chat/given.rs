@@ -1,17 +1,18 @@
-//! Text of attached files in the prompt: whole files if the context has room, otherwise the
+//! Attached files in the prompt: pictures and whole files if the context has room, otherwise the
 //! passages that fit the message best. The choice is made when a message is answered, and recorded.
 //! Later prompts repeat it, so that tokens in the KV cache stay valid and the sources of an answer
 //! are known.
 
 use serde_json::Value;
 use thermocline_engine::{
+    pictures::Picture,
     session::{ChatOptions, Engine, Message, Prompt, Role},
     tokenizer::EncodeOptions,
 };
 
 use super::prompt::chat_turns;
 use crate::{
-    attachment::prompt::{excerpt, file, kept_for_answer, left_out, whole, with_lines},
+    attachment::prompt::{excerpt, file, kept_for_answer, left_out, unseen, whole, with_lines},
     store::{
         Attachment, AttachmentId, ChatId, FoundPassage, PassageId, Source, Speaker, Store, StoreError, StoredMessage,
     },
@@ -28,6 +29,37 @@ const AROUND: usize = 8;
 const SERVER_CONTEXT: usize = 16_384;
 const SERVER_TOKEN: usize = 3;
 
+/// Assumed tokens of a picture for a server's model.
+const SERVER_PICTURE: usize = 1024;
+
+/// Tokens of a picture that the model cannot see: more than any context has.
+pub const UNSEEN: usize = usize::MAX / 2;
+
+/// The key under which tokens of files are counted for the model of `engine`, whose key is `model`.
+/// With a vision tower beside it, the model has another number.
+pub fn counting_key(model: &str, engine: &Engine) -> String {
+    match engine.tower() {
+        Some(_) => format!("{model}+pictures"),
+        None => model.to_owned(),
+    }
+}
+
+/// What the model reads of a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageContent {
+    /// The text, with the files above it.
+    pub text: String,
+    /// The pictures in front of the text.
+    pub pictures: Vec<Picture>,
+}
+
+impl MessageContent {
+    /// A text without pictures.
+    pub fn text(text: impl Into<String>) -> Self {
+        MessageContent { text: text.into(), pictures: Vec::new() }
+    }
+}
+
 /// Counts the tokens of texts for a model, and holds the model's context length.
 pub struct Measure<'a> {
     context: usize,
@@ -36,35 +68,51 @@ pub struct Measure<'a> {
     count: Box<CountText<'a>>,
     /// Counts the tokens of a chat before the text of its next message.
     count_chat: Box<CountChat<'a>>,
+    /// Counts the tokens of a picture; `None` if the model cannot see pictures.
+    count_picture: Option<Box<CountPicture<'a>>>,
 }
 
 type CountText<'a> = dyn Fn(&str) -> usize + 'a;
 type CountChat<'a> = dyn Fn(&[Message]) -> usize + 'a;
+/// `None` for a picture that the model does not take.
+type CountPicture<'a> = dyn Fn(&Picture) -> Option<usize> + 'a;
 
 impl<'a> Measure<'a> {
-    /// A measure for a model with a context of `context` tokens. `count` counts the tokens of a
-    /// text.
+    /// A measure for a model without pictures and with a context of `context` tokens. `count`
+    /// counts the tokens of a text.
     pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + Copy + 'a) -> Self {
         let count_chat = move |turns: &[Message]| around(turns, count);
-        Measure { context, model: Some(model), count: Box::new(count), count_chat: Box::new(count_chat) }
+        let (count, count_chat) = (Box::new(count), Box::new(count_chat));
+        Measure { context, model: Some(model), count, count_chat, count_picture: None }
     }
 
-    /// A measure for the model of `engine`, with its key and the tools given to it.
+    /// A measure for the model of `engine`, with its [`counting_key`] and the tools given to it.
     pub fn engine(engine: &'a Engine, key: &'a str, tools: &'a [Value]) -> Self {
         let count = |text: &str| tokens(engine, text);
         let count_chat = move |turns: &[Message]| {
             chat_tokens(engine, turns, tools).unwrap_or_else(|| around(turns, |text| tokens(engine, text)))
         };
-        Measure { count_chat: Box::new(count_chat), ..Measure::new(engine.context(), key, count) }
+        let count_picture = |picture: &Picture| engine.picture_tokens(picture).ok();
+        let count_picture = engine.tower().map(|_| Box::new(count_picture) as Box<CountPicture<'a>>);
+        Measure { count_chat: Box::new(count_chat), count_picture, ..Measure::new(engine.context(), key, count) }
     }
 
     /// A measure for a server's model, with assumed values.
     pub fn server() -> Measure<'static> {
         let count = |text: &str| text.len().div_ceil(SERVER_TOKEN);
-        Measure { model: None, ..Measure::new(SERVER_CONTEXT, "", count) }
+        let count_picture: Option<Box<CountPicture<'static>>> = Some(Box::new(|_| Some(SERVER_PICTURE)));
+        Measure { model: None, count_picture, ..Measure::new(SERVER_CONTEXT, "", count) }
+    }
+
+    /// True if the model can see pictures.
+    pub fn sees_pictures(&self) -> bool {
+        self.count_picture.is_some()
     }
 
     fn tokens(&self, store: &Store, attachment: &Attachment) -> Result<usize, StoreError> {
+        if attachment.is_picture() && !self.sees_pictures() {
+            return Ok(UNSEEN);
+        }
         if let Some(tokens) = self.model.and_then(|model| attachment.tokens_for(model)) {
             return Ok(tokens);
         }
@@ -72,13 +120,24 @@ impl<'a> Measure<'a> {
         if self.model.is_some() && attachment.size / 32 > self.context {
             return Ok(attachment.size / 32);
         }
-        Ok((self.count)(&text(store, attachment.id)?))
+        let mut tokens = (self.count)(&text(store, attachment.id)?);
+        let Some(count) = self.count_picture.as_ref().filter(|_| attachment.has_pictures()) else { return Ok(tokens) };
+        if self.model.is_none() {
+            // A server's model counts each picture alike, so none is decoded.
+            return Ok(tokens + SERVER_PICTURE * store.picture_files(attachment.id)?.len());
+        }
+        for picture in store.pictures(attachment.id)? {
+            let Some(counted) = count(&picture) else { return Ok(UNSEEN) };
+            tokens += counted;
+        }
+        Ok(tokens)
     }
 }
 
 /// Approximate tokens of a chat before the text of its next message, without a template.
 fn around(turns: &[Message], count: impl Fn(&str) -> usize) -> usize {
-    AROUND + turns.iter().map(|turn| count(&turn.content) + AROUND).sum::<usize>()
+    let pictures = |turn: &Message| turn.pictures.len() * SERVER_PICTURE;
+    AROUND + turns.iter().map(|turn| count(&turn.content) + pictures(turn) + AROUND).sum::<usize>()
 }
 
 /// Tokens of a chat before the text of its next message; `None` if the model's template refuses the
@@ -99,35 +158,57 @@ fn text(store: &Store, id: AttachmentId) -> Result<String, StoreError> {
     Ok(store.attached(id)?.into_iter().map(|passage| passage.text).collect())
 }
 
-/// The text of each message of `path` as the model reads it, with the files above the message. Uses
-/// only recorded choices; files without a recorded choice are left out.
-pub fn texts(store: &Store, chat: ChatId, path: &[&StoredMessage]) -> Result<Vec<String>, StoreError> {
+/// Each message of `path` as a model reads it that can see pictures, or that cannot. The files are
+/// above the message. Uses only recorded choices; files without a recorded choice are left out.
+pub fn contents(
+    store: &Store,
+    chat: ChatId,
+    path: &[&StoredMessage],
+    sees_pictures: bool,
+) -> Result<Vec<MessageContent>, StoreError> {
     let files = store.attachments(chat)?;
     if files.is_empty() {
-        return Ok(path.iter().map(|message| message.content.clone()).collect());
+        return Ok(path.iter().map(|message| MessageContent::text(&message.content)).collect());
     }
     let sources = store.sources(chat)?;
-    path.iter().map(|message| message_text(store, &files, sources.get(&message.id), message)).collect()
+    let content = |message: &&StoredMessage| {
+        let files = GivenFiles { files: &files, sources: sources.get(&message.id), sees_pictures };
+        files.content(store, message)
+    };
+    path.iter().map(content).collect()
 }
 
-fn message_text(
-    store: &Store,
-    files: &[Attachment],
-    sources: Option<&Vec<Source>>,
-    message: &StoredMessage,
-) -> Result<String, StoreError> {
-    let mut said = String::new();
-    let passages = || sources.into_iter().flatten().filter_map(|source| Some((&source.name, source.passage.as_ref()?)));
-    for attachment in files.iter().filter(|file| file.message == Some(message.id)) {
-        if attachment.whole == Some(true) {
-            said.push_str(&file(&attachment.name, &text(store, attachment.id)?));
-        } else if passages().all(|(name, _)| *name != attachment.name) {
-            said.push_str(&left_out(&attachment.name));
+/// The files of a chat, and the sources of one of its messages.
+struct GivenFiles<'a> {
+    files: &'a [Attachment],
+    sources: Option<&'a Vec<Source>>,
+    sees_pictures: bool,
+}
+
+impl GivenFiles<'_> {
+    fn content(&self, store: &Store, message: &StoredMessage) -> Result<MessageContent, StoreError> {
+        let (mut said, mut pictures) = (String::new(), Vec::new());
+        let passages =
+            || self.sources.into_iter().flatten().filter_map(|source| Some((&source.name, source.passage.as_ref()?)));
+        for attachment in self.files.iter().filter(|file| file.message == Some(message.id)) {
+            let (name, is_whole) = (&attachment.name, attachment.whole == Some(true));
+            let is_seen = is_whole && self.sees_pictures;
+            if is_seen {
+                pictures.extend(store.pictures(attachment.id)?);
+            }
+            if is_whole && attachment.size > 0 {
+                said.push_str(&file(name, &text(store, attachment.id)?));
+            }
+            if attachment.has_pictures() && !is_seen {
+                said.push_str(&unseen(name));
+            } else if !is_whole && passages().all(|(of, _)| of != name) {
+                said.push_str(&left_out(name));
+            }
         }
+        passages().for_each(|(name, passage)| said.push_str(&excerpt(name, passage)));
+        said.push_str(&message.content);
+        Ok(MessageContent { text: said, pictures })
     }
-    passages().for_each(|(name, passage)| said.push_str(&excerpt(name, passage)));
-    said.push_str(&message.content);
-    Ok(said)
 }
 
 /// The sources of an answer in one line: file names, and the places of passages.
@@ -165,7 +246,8 @@ pub fn decide(
         let own: Vec<&Attachment> = files.iter().filter(|file| file.message == Some(message.id)).collect();
         let undecided = own.iter().any(|file| file.whole.is_none());
         if undecided || (Some(at) == last && (!own.is_empty() || !long.is_empty())) {
-            let above = chat_turns(system, &path[..at], texts(store, chat, &path[..at])?);
+            let read = contents(store, chat, &path[..at], measure.sees_pictures())?;
+            let above = chat_turns(system, &path[..at], read);
             let question =
                 Question { text: &message.content, above: (measure.count_chat)(&above), files: &own, long: &long };
             let parts = question.parts(store, measure)?;
@@ -190,6 +272,8 @@ pub enum FilePart {
     Passages,
     /// Only its name.
     Name,
+    /// Only its name, because it is a picture that the model cannot see.
+    Unseen,
 }
 
 /// The files and passages that the model gets with a message.
@@ -228,13 +312,14 @@ impl Question<'_> {
         let own = self.files.iter().zip(&fits).filter(|(_, fits)| !**fits).map(|(file, _)| file.id);
         let long: Vec<AttachmentId> = self.long.iter().copied().chain(own).collect();
         let found = passages(store, &long, self.text, room.saturating_sub(taken), measure)?;
-        let part = |(file, fits): (&&Attachment, &bool)| match fits {
+        let part = |((file, fits), tokens): ((&&Attachment, &bool), &usize)| match fits {
             true => FilePart::Whole,
+            false if *tokens == UNSEEN => FilePart::Unseen,
             false if found.iter().any(|found| found.attachment == file.id) => FilePart::Passages,
             false => FilePart::Name,
         };
         Ok(FileParts {
-            each: self.files.iter().zip(&fits).map(part).collect(),
+            each: self.files.iter().zip(&fits).zip(&tokens).map(part).collect(),
             passages: found.iter().map(|found| found.id).collect(),
             tokens: taken + found.iter().map(|found| with_lines((measure.count)(&found.passage.text))).sum::<usize>(),
         })

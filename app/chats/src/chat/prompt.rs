@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
+    Error,
+    pictures::Picture,
     session::{ChatOptions, ContextPolicy, Message, Prompt, Request, Role},
     tokenizer::reasoning::transcript::Thoughts,
 };
@@ -12,7 +14,7 @@ use thermocline_engine::{
 use crate::{
     chat::{
         SamplingOverrides,
-        given::{self, Measure},
+        given::{self, Measure, MessageContent},
     },
     store::{ChatId, MessageId, Speaker, Store, StoreError, StoredMessage, ToolCall},
 };
@@ -44,7 +46,7 @@ impl ChatPrompt {
             given::decide(store, chat, &above(&messages, id), &about.system_prompt, measure).map_err(read)?;
         }
         Ok(ChatPrompt {
-            turns: turns_before(store, chat, id).map_err(read)?,
+            turns: turns_before(store, chat, id, measure.sees_pictures()).map_err(read)?,
             partial_answer: own.as_ref().map_or_else(String::new, |message| message.content.clone()),
             version: own.as_ref().map_or(1, |message| message.version.0),
             choices: SamplingOverrides::from_json(about.sampling.as_deref()),
@@ -53,13 +55,13 @@ impl ChatPrompt {
     }
 
     /// The prompt that message `id` answered, with the seed of that answer, or a fixed seed if it
-    /// is unknown.
-    pub fn repeated(store: &Store, chat: ChatId, id: MessageId) -> Result<Self, StoreError> {
+    /// is unknown, for a model that can see pictures or that cannot.
+    pub fn repeated(store: &Store, chat: ChatId, id: MessageId, sees_pictures: bool) -> Result<Self, StoreError> {
         let about = store.chat(chat)?;
         let mut choices = SamplingOverrides::from_json(about.sampling.as_deref());
         let answered = AnswerStats::from_json(store.message(id)?.stats.as_deref());
         choices.seed = answered.map(|stats| stats.seed).or(choices.seed).or(Some(1));
-        let turns = turns_before(store, chat, id)?;
+        let turns = turns_before(store, chat, id, sees_pictures)?;
         Ok(ChatPrompt { turns, partial_answer: String::new(), version: 1, choices, tools: Vec::new() })
     }
 
@@ -83,7 +85,10 @@ impl ChatPrompt {
 
     /// The request to a server for its model `name`. Beside the messages it sends only settings
     /// that the user changed. It leaves out the thoughts of earlier answers.
-    pub fn remote_request(self, name: &str) -> RemoteRequest {
+    ///
+    /// # Errors
+    /// The errors of [`Picture::file`].
+    pub fn remote_request(self, name: &str) -> Result<RemoteRequest, Error> {
         let mut request =
             RemoteRequest { model: name.to_owned(), tools: self.tools.clone(), ..RemoteRequest::default() };
         let choices = &self.choices;
@@ -96,28 +101,35 @@ impl ChatPrompt {
         request.set("seed", self.seed());
         request.set("max_tokens", choices.max_tokens);
         for turn in &self.turns {
-            let mut message = turn.fields.clone();
             let content = if turn.role == Role::Assistant { said(&turn.content) } else { &turn.content };
-            let role = turn.role.name();
-            message.extend([("role".to_owned(), json!(role)), ("content".to_owned(), json!(content))]);
-            request.messages.push(Value::Object(message));
+            let pictures = turn.pictures.iter().map(Picture::file).collect::<Result<Vec<_>, _>>()?;
+            request.push_with_pictures(turn.role.name(), content, &pictures);
+            if let Some(Value::Object(message)) = request.messages.last_mut() {
+                message.extend(turn.fields.clone());
+            }
         }
         if !said(&self.partial_answer).is_empty() {
             request.push("assistant", said(&self.partial_answer));
         }
-        request
+        Ok(request)
     }
 }
 
 /// The prompt of message `id`: the messages above it and the first `partial_len` bytes of its own
-/// text. The model continues that text.
+/// text. The model, which can see pictures or cannot, continues that text.
 ///
 /// # Errors
 /// The store's error.
-pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, partial_len: usize) -> Result<Prompt, StoreError> {
+pub fn prompt_before(
+    store: &Store,
+    chat: ChatId,
+    id: MessageId,
+    partial_len: usize,
+    sees_pictures: bool,
+) -> Result<Prompt, StoreError> {
     let own = store.message(id).ok();
     let partial_answer = own.as_ref().and_then(|message| message.content.get(..partial_len)).unwrap_or_default();
-    Ok(prompt(turns_before(store, chat, id)?, partial_answer))
+    Ok(prompt(turns_before(store, chat, id, sees_pictures)?, partial_answer))
 }
 
 /// The prompt for an answer to `turns`, or for the rest of `partial_answer`.
@@ -130,30 +142,29 @@ fn prompt(mut turns: Vec<Message>, partial_answer: &str) -> Prompt {
 }
 
 /// The system prompt and the messages above message `id`.
-fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Message>, StoreError> {
+fn turns_before(store: &Store, chat: ChatId, id: MessageId, sees_pictures: bool) -> Result<Vec<Message>, StoreError> {
     let about = store.chat(chat)?;
     let all = store.messages(chat)?;
     let before = above(&all, id);
-    Ok(chat_turns(&about.system_prompt, &before, given::texts(store, chat, &before)?))
+    Ok(chat_turns(&about.system_prompt, &before, given::contents(store, chat, &before, sees_pictures)?))
 }
 
-/// The turns of a chat: the system prompt, and the messages of `branch` with `texts` as their
-/// texts.
-pub fn chat_turns(system: &str, branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
+/// The turns of a chat: the system prompt, and the messages of `branch` with these contents.
+pub fn chat_turns(system: &str, branch: &[&StoredMessage], contents: Vec<MessageContent>) -> Vec<Message> {
     let system = (!system.trim().is_empty()).then(|| Message::new(Role::System, system));
-    system.into_iter().chain(branch_turns(branch, texts)).collect()
+    system.into_iter().chain(branch_turns(branch, contents)).collect()
 }
 
-/// The turns of messages with these texts. A call without a result gets the result that it was
+/// The turns of messages with these contents. A call without a result gets the result that it was
 /// stopped, because templates require a result for each call.
-fn branch_turns(branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
+fn branch_turns(branch: &[&StoredMessage], contents: Vec<MessageContent>) -> Vec<Message> {
     let mut turns = Vec::new();
     // Calls whose results may follow.
     let mut open: Vec<&ToolCall> = Vec::new();
     let stopped = |turns: &mut Vec<Message>, open: &mut Vec<&ToolCall>| {
         turns.extend(open.drain(..).map(|call| result_turn(call, "The user stopped this call.".to_owned())));
     };
-    for (message, text) in branch.iter().zip(texts) {
+    for (message, MessageContent { text, pictures }) in branch.iter().zip(contents) {
         match message.speaker {
             Speaker::Tool => {
                 if let Some(result) = message.result() {
@@ -165,7 +176,7 @@ fn branch_turns(branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
             }
             Speaker::User => {
                 stopped(&mut turns, &mut open);
-                turns.push(Message::new(Role::User, text));
+                turns.push(Message { pictures, ..Message::new(Role::User, text) });
             }
             Speaker::Assistant => {
                 stopped(&mut turns, &mut open);
@@ -224,7 +235,7 @@ mod tests {
         let answer = store.add_message(chat, Some(first), &NewMessage::user("x")).unwrap();
         let prompt = ChatPrompt::read(&mut store, chat, answer, &Measure::server()).unwrap();
         let partial_answer = "<think>\nhm\n</think>\n\nOnce".to_owned();
-        let request = ChatPrompt { partial_answer, version: 3, ..prompt }.remote_request("m");
+        let request = ChatPrompt { partial_answer, version: 3, ..prompt }.remote_request("m").unwrap();
         let message = |role: &str, content: &str| json!({ "role": role, "content": content });
         assert_eq!(
             request.messages,
@@ -246,7 +257,7 @@ mod tests {
         let result = store.add_tool_result(chat, answer, &result, "noon").unwrap();
         let last = store.add_message(chat, Some(result), &NewMessage::user("x")).unwrap();
         let request =
-            ChatPrompt::read(&mut store, chat, last, &Measure::server()).unwrap().remote_request("m").messages;
+            ChatPrompt::read(&mut store, chat, last, &Measure::server()).unwrap().remote_request("m").unwrap().messages;
         let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "clock", "arguments": "{\"a\": 1}" } });
         let want = [
             json!({ "role": "user", "content": "Hi" }),

@@ -1,15 +1,16 @@
-//! Attached files: their text in passages, and which parts the model was given.
+//! Attached files: their text in passages or their picture, and which parts the model was given.
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, Row, params};
+use thermocline_engine::Error;
 
 use super::{
     ChatId, MessageId, Store,
     error::{OperationContext, StoreError},
     one,
     passage::{self, PassageId},
-    rows,
+    picture, rows,
 };
 use crate::attachment::{Document, DocumentKind, Passage};
 
@@ -30,6 +31,8 @@ pub struct Attachment {
     pub kind: DocumentKind,
     /// Size of its text in bytes.
     pub size: usize,
+    /// Size of its pictures' files in bytes.
+    pub picture_size: usize,
     /// Number of tokens, and the key of the model that they were counted for.
     pub tokens: Option<(usize, String)>,
     /// `true` if the model was given the whole file, `false` if not; `None` before the choice.
@@ -37,6 +40,16 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// True if it has pictures: it is one, or a PDF with pages of pictures.
+    pub fn has_pictures(&self) -> bool {
+        self.picture_size > 0
+    }
+
+    /// True if it has pictures and no text.
+    pub fn is_picture(&self) -> bool {
+        self.has_pictures() && self.size == 0
+    }
+
     /// Its number of tokens for the model with this key, if counted.
     pub fn tokens_for(&self, model: &str) -> Option<usize> {
         self.tokens.as_ref().filter(|(_, key)| key == model).map(|(tokens, _)| *tokens)
@@ -54,7 +67,8 @@ pub struct Source {
 
 /// Columns, as [`Attachment::read`] expects them.
 const COLUMNS: &str = "attachment.id, message, name, kind, tokens, counted_by, whole,
-    (SELECT coalesce(sum(octet_length(text)), 0) FROM passage WHERE attachment = attachment.id)";
+    (SELECT coalesce(sum(octet_length(text)), 0) FROM passage WHERE attachment = attachment.id),
+    (SELECT coalesce(sum(octet_length(file)), 0) FROM picture WHERE attachment = attachment.id)";
 
 impl Attachment {
     fn read(row: &Row<'_>) -> rusqlite::Result<Attachment> {
@@ -65,6 +79,7 @@ impl Attachment {
             name: row.get(2)?,
             kind: DocumentKind::from_name(&row.get::<_, String>(3)?).unwrap_or(DocumentKind::Text),
             size: usize::try_from(row.get::<_, i64>(7)?).unwrap_or(0),
+            picture_size: usize::try_from(row.get::<_, i64>(8)?).unwrap_or(0),
             tokens: tokens.zip(row.get(5)?),
             whole: row.get(6)?,
         })
@@ -85,6 +100,14 @@ pub(super) fn insert(
     let id = AttachmentId(db.last_insert_rowid());
     for passage in &document.passages {
         passage::insert(db, id, passage)?;
+    }
+    for picture in &document.pictures {
+        let refused = |error: Error| StoreError::Import {
+            what: format!("the picture {}", document.name),
+            expected: "pixels that can be encoded",
+            got: error.to_string(),
+        };
+        picture::insert(db, id, &picture.file().map_err(refused)?.bytes)?;
     }
     Ok(id)
 }
@@ -127,6 +150,12 @@ impl Store {
         rows(&self.db, "reading a file", sql, [id.0], read)
     }
 
+    /// A file as it was attached.
+    pub(super) fn document(&self, file: Attachment) -> Result<Document, StoreError> {
+        let (passages, pictures) = (self.attached(file.id)?, self.pictures(file.id)?);
+        Ok(Document { name: file.name, kind: file.kind, passages, pictures })
+    }
+
     /// Attaches the files of the message being written to `message`.
     pub fn send_attachments(&mut self, chat: ChatId, message: MessageId) -> Result<(), StoreError> {
         let sql = "UPDATE attachment SET message = ?2 WHERE chat = ?1 AND message IS NULL";
@@ -140,9 +169,7 @@ impl Store {
         let sql = "SELECT chat FROM message WHERE id = ?1";
         let chat = ChatId(self.db.query_row(sql, [to.0], |row| row.get(0)).during(OPERATION)?);
         let files = self.attachments(chat)?.into_iter().filter(|file| file.message == Some(from));
-        let read =
-            |file: Attachment| Ok(Document { passages: self.attached(file.id)?, name: file.name, kind: file.kind });
-        let documents = files.map(read).collect::<Result<Vec<_>, StoreError>>()?;
+        let documents = files.map(|file| self.document(file)).collect::<Result<Vec<_>, StoreError>>()?;
         self.transaction(OPERATION, |db| {
             documents.iter().try_for_each(|document| insert(db, chat, Some(to), document).map(drop))
         })

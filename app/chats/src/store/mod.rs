@@ -9,8 +9,8 @@
 //!
 //! - [`search`] is full-text search, and [`import_export`] reads and writes files for people and
 //!   other programs.
-//! - [`attachment`] keeps the text of attached files, and [`passage`] finds the passages that fit a
-//!   question.
+//! - [`attachment`] keeps attached files, [`passage`] finds the passages of their text that fit a
+//!   question, and [`picture`] keeps pictures.
 //! - [`neuron_word`] keeps the words at which neurons fired, if the user wants that.
 //! - [`news`] watches for changes by other windows on a separate thread.
 
@@ -25,6 +25,7 @@ mod neuron_word;
 mod news;
 mod other_instances;
 mod passage;
+mod picture;
 mod preset;
 mod recovery;
 mod schema;
@@ -49,6 +50,7 @@ pub use neuron_word::{KeptWord, MOST_ROWS, MOST_WORDS};
 use news::{NewsWatch, data_version};
 use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
+use picture::DecodedPictures;
 pub use preset::{Preset, PresetId};
 pub use recovery::RecoveryReport;
 use rusqlite::{Connection, OpenFlags, Params, Row, Transaction, TransactionBehavior};
@@ -80,6 +82,7 @@ pub struct Store {
     db: Connection,
     path: PathBuf,
     instances: Option<InstanceLock>,
+    decoded: DecodedPictures,
 }
 
 /// A version of the file, valid while `changes` stays the same.
@@ -158,6 +161,7 @@ impl Store {
             db,
             path: path.to_owned(),
             instances: None,
+            decoded: DecodedPictures::default(),
         }
     }
 

@@ -8,9 +8,9 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, types::Value};
 
 use super::{
-    MessageState, Speaker, Store,
+    AttachmentId, MessageState, Speaker, Store,
     error::{OperationContext, StoreError},
-    message, now, passage,
+    message, now, passage, picture,
 };
 
 /// Result of a recovery.
@@ -148,12 +148,14 @@ fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), Store
     let presets = rows(damaged, "preset", "id, name, model, system_prompt, sampling");
     let files = rows(damaged, "attachment", "id, chat, message, name, kind, whole");
     let passages = rows(damaged, "passage", "id, attachment, place, text");
+    let pictures = rows(damaged, "picture", "id, attachment");
     let given = rows(damaged, "given", "message * 4294967296 + passage, message, passage");
     store.transaction(OPERATION, |db| {
         copy_chats(db, &chats)?;
         let saved = copy_messages(db, &messages)?;
         show_leaves(db, &chats)?;
         copy_files(db, &files, &passages, &given)?;
+        copy_pictures(damaged, db, &pictures)?;
         copy_presets(db, &presets)?;
         let chats: i64 = db.query_row("SELECT count(*) FROM chat", [], |row| row.get(0)).during(OPERATION)?;
         Ok((usize::try_from(chats).unwrap_or(0), saved))
@@ -264,6 +266,18 @@ fn copy_files(
     Ok(())
 }
 
+/// Copies the pictures of attached files.
+fn copy_pictures(damaged: &Connection, db: &Connection, pictures: &[Vec<Value>]) -> Result<(), StoreError> {
+    for row in pictures {
+        let sql = "SELECT file FROM picture WHERE id = ?1";
+        // A damaged page loses only the picture on it.
+        if let Ok(file) = damaged.query_row(sql, [integer(&row[0])], |row| row.get::<_, Vec<u8>>(0)) {
+            picture::insert(db, AttachmentId(integer(&row[1])), &file)?;
+        }
+    }
+    Ok(())
+}
+
 fn copy_presets(db: &Connection, presets: &[Vec<Value>]) -> Result<(), StoreError> {
     for preset in presets {
         if let (Some(name), Some(prompt)) = (text(&preset[1]), text(&preset[3])) {
@@ -340,13 +354,17 @@ mod tests {
         let kind = crate::attachment::DocumentKind::Text;
         let document = crate::attachment::Document::read("a.txt".to_owned(), kind, bytes.as_bytes()).unwrap();
         let file = store.attach(chat, &document).unwrap();
+        let page = |shade| thermocline_engine::pictures::Picture::from_rgb(1, 1, vec![shade; 3]).unwrap();
+        let mut scan = crate::attachment::Document::of_picture("b.pdf".to_owned(), page(1));
+        scan.pictures.push(page(2));
+        store.attach(chat, &scan).unwrap();
         let message = store.add_message(chat, None, &NewMessage::user("x")).unwrap();
         store.send_attachments(chat, message).unwrap();
         let found = store.find_passages(&[file], "walrus", 1).unwrap();
         store.set_given(message, &[(file, false)], &[found[0].id]).unwrap();
         let mut copied = Store::in_memory().unwrap();
         copy(&store.db, &mut copied).unwrap();
-        assert_eq!(copied.documents(chat).unwrap()[&message], [document]);
+        assert_eq!(copied.documents(chat).unwrap()[&message], [document, scan]);
         assert_eq!(copied.sources(chat).unwrap(), store.sources(chat).unwrap());
         assert_eq!(copied.find_passages(&[file], "walrus", 1).unwrap(), found);
     }
@@ -365,7 +383,7 @@ mod tests {
 
         // A file with a version number, but without the tables of that version.
         let hollow = folder.path().join("hollow.db");
-        Connection::open(&hollow).unwrap().pragma_update(None, "user_version", 4).unwrap();
+        Connection::open(&hollow).unwrap().pragma_update(None, "user_version", 5).unwrap();
         let (mut store, report) = Store::open(&hollow).unwrap();
         assert!(report.is_some());
         add_and_search(&mut store);

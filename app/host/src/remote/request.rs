@@ -1,6 +1,7 @@
 //! A request for an answer.
 
 use serde_json::{Map, Value, json};
+use thermocline_engine::pictures::PictureFile;
 
 /// Messages, tools and settings for one answer, as OpenAI's chat completions expect them. The
 /// server chooses missing settings.
@@ -20,6 +21,17 @@ impl RemoteRequest {
     /// Adds a text message.
     pub fn push(&mut self, role: &str, content: &str) {
         self.messages.push(json!({ "role": role, "content": content }));
+    }
+
+    /// Adds a message with pictures before its text.
+    pub fn push_with_pictures(&mut self, role: &str, content: &str, pictures: &[PictureFile]) {
+        if pictures.is_empty() {
+            return self.push(role, content);
+        }
+        let picture = |file: &PictureFile| json!({ "type": "image_url", "image_url": { "url": file.data_url() } });
+        let text = json!({ "type": "text", "text": content });
+        let parts: Vec<Value> = pictures.iter().map(picture).chain([text]).collect();
+        self.messages.push(json!({ "role": role, "content": parts }));
     }
 
     /// Adds a setting, if `value` is present.

@@ -32,12 +32,13 @@ pub struct BlockContent<T> {
 
 /// A block of a user message.
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case", rename = "type: text or tool_result (nothing else can be read)")]
+#[serde(rename_all = "snake_case", rename = "type: text, image or tool_result (nothing else can be read)")]
 pub enum UserBlock {
     Text(BlockText),
+    Image(ImageBlock),
     ToolResult {
         tool_use_id: Option<String>,
-        content: Option<TextOr<TextBlock>>,
+        content: Option<TextOr<ResultBlock>>,
         is_error: Option<bool>,
         cache_control: Ignored,
     },
@@ -60,6 +61,29 @@ pub enum SystemBlock {
     Text(BlockText),
 }
 
+/// A block of a tool's result.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", rename = "type: text or image (nothing else can be read)")]
+pub enum ResultBlock {
+    Text(BlockText),
+    Image(ImageBlock),
+}
+
+/// The fields of a picture.
+#[derive(Debug, PartialEq, Deserialize)]
+pub struct ImageBlock {
+    source: ImageSource,
+    cache_control: Ignored,
+}
+
+/// Where the file of a picture is: in the request, or elsewhere.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", rename = "type: base64 or url")]
+enum ImageSource {
+    Base64 { data: String, media_type: Ignored },
+    Url { url: String },
+}
+
 /// A block that must be text.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text (nothing else can be read)")]
@@ -77,6 +101,20 @@ pub struct BlockText {
 
 impl ListItem for UserBlock {
     const NAME: &'static str = "content blocks";
+}
+
+impl ListItem for ResultBlock {
+    const NAME: &'static str = "content blocks";
+}
+
+impl ImageBlock {
+    /// The picture as base64 or an address.
+    fn picture(self) -> String {
+        match self.source {
+            ImageSource::Base64 { data, .. } => data,
+            ImageSource::Url { url } => url,
+        }
+    }
 }
 
 impl ListItem for AnswerBlock {
@@ -132,16 +170,20 @@ impl BlockMessage {
     pub fn read(self, into: &mut Vec<RequestMessage>) -> Result<(), ApiError> {
         match self {
             BlockMessage::User(BlockContent { content, .. }) => {
+                let mut pictures = Vec::new();
                 let said = read_words(content, |block| match block {
                     UserBlock::Text(block) => Ok(block.text),
+                    UserBlock::Image(block) => {
+                        pictures.push(block.picture());
+                        Ok(String::new())
+                    }
                     UserBlock::ToolResult { tool_use_id, content, is_error, .. } => {
-                        let content = content.unwrap_or(TextOr::Text(String::new())).text(TextBlock::text)?;
-                        let failed = if is_error == Some(true) { "Error: " } else { "" };
-                        into.push(RequestMessage::result(tool_use_id, format!("{failed}{content}")));
+                        into.push(result(tool_use_id, content, is_error == Some(true))?);
                         Ok(String::new())
                     }
                 })?;
-                into.extend(said.map(|text| RequestMessage::new(Role::User, text)));
+                let said = said.or((!pictures.is_empty()).then(String::new));
+                into.extend(said.map(|text| RequestMessage { pictures, ..RequestMessage::new(Role::User, text) }));
             }
             BlockMessage::System(BlockContent { content, .. }) => {
                 let said = read_words(content, |SystemBlock::Text(block)| Ok(block.text))?;
@@ -170,6 +212,24 @@ impl BlockMessage {
     }
 }
 
+/// Reads the result of a tool.
+fn result(
+    call: Option<String>,
+    content: Option<TextOr<ResultBlock>>,
+    failed: bool,
+) -> Result<RequestMessage, ApiError> {
+    let mut pictures = Vec::new();
+    let text = content.unwrap_or(TextOr::Text(String::new())).text(|block| match block {
+        ResultBlock::Text(block) => Ok(block.text),
+        ResultBlock::Image(block) => {
+            pictures.push(block.picture());
+            Ok(String::new())
+        }
+    })?;
+    let failed = if failed { "Error: " } else { "" };
+    Ok(RequestMessage { pictures, ..RequestMessage::result(call, format!("{failed}{text}")) })
+}
+
 /// Returns a text, or the joined text of blocks; `None` if the blocks have no text.
 fn read_words<T>(
     content: TextOr<T>,
@@ -188,6 +248,23 @@ fn read_words<T>(
 mod tests {
     use super::*;
     use crate::fields::read_fields;
+
+    #[test]
+    fn pictures_of_messages_and_of_results_are_read() {
+        let image = |data: &str| {
+            let source = json!({ "type": "base64", "media_type": "image/png", "data": data });
+            json!({ "type": "image", "source": source })
+        };
+        let text = json!({ "type": "text", "text": "What is it?" });
+        let result = json!({ "type": "tool_result", "tool_use_id": "t", "content": [image("b")] });
+        let mut messages = Vec::new();
+        for content in [json!([image("a"), text]), json!([result]), json!([image("c")])] {
+            let message: BlockMessage = read_fields(&json!({ "role": "user", "content": content }), "", true).unwrap();
+            message.read(&mut messages).unwrap();
+        }
+        let read: Vec<_> = messages.iter().map(|it| (it.role, &*it.content, &*it.pictures[0])).collect();
+        assert_eq!(read, [(Role::User, "What is it?", "a"), (Role::Tool, "", "b"), (Role::User, "", "c")]);
+    }
 
     #[test]
     fn billing_line_before_the_system_prompt_is_left_out_unless_strict() {

@@ -95,7 +95,7 @@ pub fn read_message_request(
     }
     let list = body.messages.ok_or_else(|| missing("messages", "at least one message"))?;
     each(list, "messages", |_, message| message.read(&mut messages))?;
-    asked.prompts.push(chat_prompt(messages, false));
+    asked.prompts.push(chat_prompt(messages, false)?);
     asked.tools =
         each(body.tools.unwrap_or_default(), "tools", |at, tool| read_tool(&tool, format!("tools[{at}]"), strict))?;
     asked.tool_choice = body.tool_choice.map_or(Ok(ToolChoice::Auto), CallChoice::read)?;
@@ -252,7 +252,10 @@ mod tests {
             (with("tools", json!([{ "type": "web_search_20250305", "name": "w" }])), "tools[0].type: expected custom"),
             (with("tool_choice", json!({ "type": "tool" })), "tool_choice.type: expected auto"),
             (with("thinking", json!({ "type": "maybe" })), "thinking.type: expected enabled"),
-            (user(json!([{ "type": "image", "source": {} }])), "messages[0].content[0].type: expected text or"),
+            (
+                user(json!([{ "type": "image", "source": {} }])),
+                "messages[0].content[0].source.type: expected base64 or",
+            ),
             (user(json!([{ "type": "text" }])), "messages[0].content[0].text: expected a string"),
             (user(json!(null)), "messages[0].content: expected a string"),
         ] {

@@ -55,6 +55,8 @@ pub fn show(model: &ServedModel) -> Value {
     let mut shown = shown(template.source(), opened(model), details_of(model), info);
     if config.embeds_only() {
         shown["capabilities"] = json!(["embedding"]);
+    } else if model.engine.tower().is_some() {
+        shown["capabilities"] = json!(["completion", "tools", "embedding", "vision"]);
     }
     shown
 }

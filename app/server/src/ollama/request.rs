@@ -17,9 +17,6 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The expected value of `images`.
-const NO_IMAGES: &str = "none (images cannot be read)";
-
 /// The fields of chats and texts.
 #[derive(Debug, PartialEq, Deserialize)]
 struct CommonFields {
@@ -28,7 +25,6 @@ struct CommonFields {
     format: Option<Value>,
     think: Option<Think>,
     options: Option<(SamplingFields, OptionFields)>,
-    images: Option<Value>,
     keep_alive: Ignored,
     truncate: Ignored,
     shift: Ignored,
@@ -68,7 +64,7 @@ struct ChatMessageFields {
     tool_calls: Option<Vec<CallObject>>,
     tool_call_id: Option<String>,
     tool_name: Option<String>,
-    images: Option<Value>,
+    images: Option<Vec<String>>,
 }
 
 /// The fields of texts alone.
@@ -79,6 +75,7 @@ struct GenerateFields {
     raw: Option<bool>,
     suffix: Option<String>,
     template: Option<Value>,
+    images: Option<Vec<String>>,
 }
 
 /// The fields of an embedding request that OpenAI's lacks.
@@ -117,7 +114,7 @@ pub fn read_chat(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnsw
     let mut asked = common.read(defaults)?;
     asked.tools = read_tools(chat.tools)?;
     let empty = messages.is_empty();
-    asked.prompts.push(chat_prompt(messages, false));
+    asked.prompts.push(chat_prompt(messages, false)?);
     Ok((!empty).then_some(asked))
 }
 
@@ -135,12 +132,16 @@ pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<Requested
             let message = "think: expected none in a request without a chat, got a value";
             return Err(ApiError::invalid_field("think", message));
         }
+        if let Some(images) = fields.images {
+            return Err(invalid("images", "none in a request without a chat", &json!(images.len())));
+        }
         asked.prompts.push(Prompt::Text(prompt));
     } else {
         let system = fields.system.filter(|text| !text.is_empty());
         let system = system.map(|text| RequestMessage::new(Role::System, text));
-        let user = RequestMessage::new(Role::User, prompt);
-        asked.prompts.push(chat_prompt(system.into_iter().chain([user]), false));
+        let pictures = fields.images.unwrap_or_default();
+        let user = RequestMessage { pictures, ..RequestMessage::new(Role::User, prompt) };
+        asked.prompts.push(chat_prompt(system.into_iter().chain([user]), false)?);
     }
     Ok((!empty).then_some(asked))
 }
@@ -181,10 +182,7 @@ impl CommonFields {
             set(&mut asked.settings.max_tokens, options.num_predict.map(|most| most.0.count()));
             accept_only(options.mirostat.as_ref(), "options.mirostat", &[json!(0)])?;
         }
-        match self.images {
-            Some(images) => Err(invalid("images", NO_IMAGES, &images)),
-            None => Ok(asked),
-        }
+        Ok(asked)
     }
 }
 
@@ -192,22 +190,20 @@ impl ChatMessageFields {
     fn read(self) -> Result<RequestMessage, ApiError> {
         let role = self.role.unwrap_or_default();
         let role = role_of(&role).ok_or_else(|| invalid("role", ROLES, &role.as_str().into()))?;
-        if let Some(images) = self.images {
-            return Err(invalid("images", NO_IMAGES, &images));
-        }
         if self.tool_calls.is_some() && role != Role::Assistant {
             return Err(ApiError::unsupported("tool_calls"));
         }
         if self.tool_call_id.is_some() && role != Role::Tool {
             return Err(ApiError::unsupported("tool_call_id"));
         }
-        let content = self.content.map_or(Ok(String::new()), |content| content.text(TextPart::text));
+        let mut pictures = self.images.unwrap_or_default();
+        let content = self.content.map_or(Ok(String::new()), |content| content.text(|part| part.read(&mut pictures)));
         let mut message = RequestMessage::new(role, content.map_err(|error| error.under("content"))?);
         if role == Role::Assistant {
             message.thoughts = self.thinking.unwrap_or_default();
         }
         message.calls = self.tool_calls.unwrap_or_default().into_iter().map(|call| call.0).collect();
-        Ok(RequestMessage { call_id: self.tool_call_id, name: self.tool_name, ..message })
+        Ok(RequestMessage { call_id: self.tool_call_id, name: self.tool_name, pictures, ..message })
     }
 }
 
@@ -275,8 +271,8 @@ mod tests {
             (json!({ "format": "xml" }), "format: expected"),
             (json!({ "think": "hard" }), "think: expected"),
             (
-                json!({ "messages": [{ "role": "user", "content": "a", "images": ["b"] }] }),
-                "messages[0].images: expected",
+                json!({ "messages": [{ "role": "user", "content": "a", "images": "b" }] }),
+                "messages[0].images: expected a list",
             ),
             (json!({ "messages": [], "warp": 1 }), "`warp` is not supported"),
         ] {

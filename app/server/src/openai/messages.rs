@@ -7,7 +7,7 @@ use thermocline_engine::session::Role;
 use crate::{
     error::ApiError,
     fields::{Hint, Lenient, LenientField, ListItem, TextOr, each, missing},
-    request_message::RequestMessage,
+    request_message::{PictureUrl, RequestMessage},
 };
 
 /// A message.
@@ -66,9 +66,10 @@ pub struct CallObject(pub Value);
 
 /// A part of a message's content.
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase", rename = "type: text (nothing else can be read)")]
+#[serde(rename_all = "snake_case", rename = "type: text or image_url (nothing else can be read)")]
 pub enum TextPart {
     Text { text: Option<String>, cache_control: Hint },
+    ImageUrl { image_url: PictureUrl, cache_control: Hint },
     Refusal(Lenient<RefusalPart>),
 }
 
@@ -93,14 +94,18 @@ impl TryFrom<Value> for CallObject {
 }
 
 impl ListItem for TextPart {
-    const NAME: &'static str = "text parts";
+    const NAME: &'static str = "parts";
 }
 
 impl TextPart {
-    /// The text of the part.
-    pub fn text(self) -> Result<String, ApiError> {
+    /// The text of the part. A picture is added to `pictures`.
+    pub fn read(self, pictures: &mut Vec<String>) -> Result<String, ApiError> {
         let (field, text) = match self {
             TextPart::Text { text, .. } => ("text", text),
+            TextPart::ImageUrl { image_url, .. } => {
+                pictures.push(image_url.0);
+                return Ok(String::new());
+            }
             TextPart::Refusal(part) => ("refusal", part.0.refusal),
         };
         text.ok_or_else(|| missing(field, "text"))
@@ -137,12 +142,13 @@ impl ChatBodyMessage {
 
 impl MessageFields {
     fn read(self, role: Role, strict: bool) -> Result<RequestMessage, ApiError> {
+        let mut pictures = Vec::new();
         let content = match self.content {
-            Some(content) => content.text(TextPart::text).map_err(|error| error.under("content"))?,
+            Some(content) => content.text(|part| part.read(&mut pictures)).map_err(|error| error.under("content"))?,
             None if !strict => String::new(),
             None => return Err(missing("content", "text")),
         };
-        Ok(RequestMessage::new(role, content))
+        Ok(RequestMessage { pictures, ..RequestMessage::new(role, content) })
     }
 }
 
@@ -188,6 +194,20 @@ mod tests {
     }
 
     #[test]
+    fn pictures_are_read_in_both_forms() {
+        let parts = json!([
+            { "type": "image_url", "image_url": { "url": "data:a", "detail": "low" } },
+            { "type": "text", "text": "What is it?" },
+            { "type": "image_url", "image_url": "data:b" },
+        ]);
+        let body = json!({ "messages": [{ "role": "user", "content": parts }] }).to_string();
+        let chat: ChatMessages = parse_fields(body.as_bytes(), true).unwrap();
+        let read = read_messages(chat.messages, true).unwrap();
+        assert_eq!(read[0].pictures, ["data:a", "data:b"]);
+        assert_eq!(read[0].content, "What is it?");
+    }
+
+    #[test]
     fn parse_messages_errors_name_the_invalid_path() {
         let user = |content: Value| json!([{ "role": "user", "content": content }]);
         for (list, says) in [
@@ -198,7 +218,8 @@ mod tests {
             (json!([{ "role": "assistant", "tool_calls": [{ "id": "a" }] }]), "messages[0].tool_calls[0]: expected"),
             (json!([{ "role": "user" }]), "messages[0].content: expected text"),
             (user(json!(7)), "messages[0].content: expected a string or a list"),
-            (user(json!([{ "type": "image_url", "image_url": {} }])), "messages[0].content[0].type: expected text"),
+            (user(json!([{ "type": "input_audio" }])), "messages[0].content[0].type: expected text or image_url"),
+            (user(json!([{ "type": "image_url", "image_url": {} }])), "image_url: expected an object with `url`"),
             (user(json!([{ "type": "text" }])), "messages[0].content[0].text: expected text"),
             (json!([{ "role": "user", "content": "hi", "name": "Ann" }]), "`messages[0].name` is not supported"),
         ] {

@@ -126,7 +126,7 @@ fn read_chat(body: &[u8], defaults: &Request, strict: bool) -> Result<RequestedA
     let (body, chat, sampling, mut tools, grammar, reasoning): ChatBody = parse_fields(body, strict)?;
     let choices = chat_choices(body.n, chat.logprobs, chat.top_logprobs)?;
     let mut asked = RequestedAnswer::new(Vec::new(), defaults);
-    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict));
+    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict)?);
     asked.thoughts = reasoning.thoughts()?;
     asked.tools = tools.tools()?;
     asked.tool_choice = tools.choice()?;

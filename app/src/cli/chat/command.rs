@@ -10,7 +10,8 @@ use thermocline_host::units::parse_bytes;
 pub const HELP: &str = "\
 /help          show this list
 /reset         forget the conversation (the system prompt stays)
-/attach FILE   attach a file to the next message: text, code, Markdown, PDF or docx
+/attach FILE   attach a file to the next message: a picture, text, code, Markdown, PDF or docx
+/image FILE    put a picture before the text of the next message
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
 /device        show the device that computes the model; `/device retry` tries a lost GPU again
@@ -34,6 +35,7 @@ pub enum ChatCommand {
     Reset,
     System(String),
     Attach(PathBuf),
+    Image(PathBuf),
     Regenerate,
     Device,
     RetryDevice,
@@ -59,6 +61,8 @@ impl ChatCommand {
             "system" => return Ok(Some(ChatCommand::System(rest.to_owned()))),
             "attach" if rest.is_empty() => return Err("/attach needs the name of a file".to_owned()),
             "attach" => return Ok(Some(ChatCommand::Attach(rest.into()))),
+            "image" if rest.is_empty() => return Err("/image needs the name of a file".to_owned()),
+            "image" => return Ok(Some(ChatCommand::Image(rest.into()))),
             "save" if rest.is_empty() => return Err("/save needs the name of a file".to_owned()),
             "save" => return Ok(Some(ChatCommand::Save(rest.into()))),
             "help" | "?" => ChatCommand::Help,
@@ -103,6 +107,7 @@ mod tests {
         assert_eq!(ChatCommand::parse("/system"), Ok(Some(ChatCommand::System(String::new()))));
         assert_eq!(ChatCommand::parse("/save my chat.md"), Ok(Some(ChatCommand::Save("my chat.md".into()))));
         assert_eq!(ChatCommand::parse("/attach a b.pdf"), Ok(Some(ChatCommand::Attach("a b.pdf".into()))));
+        assert_eq!(ChatCommand::parse("/image a b.png"), Ok(Some(ChatCommand::Image("a b.png".into()))));
         assert_eq!(ChatCommand::parse("/system two\nlines"), Ok(Some(ChatCommand::System("two\nlines".to_owned()))));
         assert_eq!(ChatCommand::parse("/device"), Ok(Some(ChatCommand::Device)));
         assert_eq!(ChatCommand::parse("/device retry"), Ok(Some(ChatCommand::RetryDevice)));
@@ -121,6 +126,7 @@ mod tests {
             "/nonsense",
             "/save",
             "/attach",
+            "/image",
             "/reset now",
             "/ reset",
         ] {

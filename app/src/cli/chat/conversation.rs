@@ -3,9 +3,12 @@
 use std::{fs::File, io, path::Path};
 
 use serde_json::json;
-use thermocline_engine::session::{
-    DeviceMemory, DeviceStatus, Engine, GenerationStats, LoadStage, Message, Prompt, Role, Sampling, Session,
-    SessionOptions, SparsityChoice, StopReason,
+use thermocline_engine::{
+    pictures::Picture,
+    session::{
+        DeviceMemory, DeviceStatus, Engine, GenerationStats, LoadStage, Message, Prompt, Role, Sampling, Session,
+        SessionOptions, SparsityChoice, StopReason,
+    },
 };
 
 use super::remote::RemoteChat;
@@ -58,6 +61,8 @@ pub struct TerminalConversation {
     regenerations: u64,
     /// The files attached to messages.
     files: Option<AttachedFiles>,
+    /// The pictures of the next message.
+    pictures: Vec<Picture>,
     /// The line that names the sources of the last answer.
     sources: Option<String>,
 }
@@ -72,6 +77,7 @@ impl TerminalConversation {
             last: None,
             regenerations: 0,
             files: None,
+            pictures: Vec::new(),
             sources: None,
         }
     }
@@ -82,6 +88,17 @@ impl TerminalConversation {
             self.files = Some(AttachedFiles::new(&self.transcript())?);
         }
         self.files.as_mut().map_or(Ok(()), |files| files.attach(document))
+    }
+
+    /// Puts a picture into the next message. Returns the number of its tokens, if the model is
+    /// local.
+    pub fn add_picture(&mut self, picture: Picture) -> Outcome<Option<usize>> {
+        let tokens = match &self.partner {
+            Partner::Engine { session, .. } => Some(session.engine().picture_tokens(&picture)?),
+            Partner::Server(_) => None,
+        };
+        self.pictures.push(picture);
+        Ok(tokens)
     }
 
     /// Describes the answering model for the greeting.
@@ -109,16 +126,17 @@ impl TerminalConversation {
         // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
         let engine = self.engine().ok().cloned();
-        let (text, sources) = match &mut self.files {
+        let (mut message, sources) = match &mut self.files {
             Some(files) => files.add_message(&text, engine.as_ref())?,
-            None => (text, None),
+            None => (Message::new(Role::User, text), None),
         };
         self.sources = sources;
-        self.messages.push(Message::new(Role::User, text));
+        message.pictures.append(&mut self.pictures);
+        self.messages.push(message);
         self.regenerations = 0;
         let answered = self.answer();
         if answered.is_err() {
-            self.messages.pop();
+            self.pictures = self.messages.pop().map(|message| message.pictures).unwrap_or_default();
         }
         answered
     }
@@ -178,6 +196,7 @@ impl TerminalConversation {
     pub fn reset(&mut self) {
         self.messages.clear();
         (self.files, self.sources) = (None, None);
+        self.pictures.clear();
         self.last = None;
         self.regenerations = 0;
     }

@@ -22,7 +22,10 @@ use thermocline_terminal::{
     model_options::ModelOptions,
 };
 
-use super::attach::{self, AttachOptions};
+use super::{
+    attach::{self, AttachOptions},
+    picture_files::{self, PictureOptions},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,6 +45,8 @@ pub struct ChatArgs {
     system: Option<String>,
     #[command(flatten)]
     files: AttachOptions,
+    #[command(flatten)]
+    pictures: PictureOptions,
     /// Do not store the input history
     #[arg(long)]
     no_history: bool,
@@ -62,6 +67,7 @@ impl ChatArgs {
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
     let documents = args.files.open()?;
+    let pictures = args.pictures.open()?;
     let partner = match args.server.open(&args.how)? {
         Some(remote) => Partner::Server(remote),
         None => Partner::engine(&args.how.open()?, args.how.sampling(), args.how.length.clone())?,
@@ -69,6 +75,9 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     let mut conversation = TerminalConversation::new(partner, args.system.clone());
     for document in &documents {
         conversation.attach(document)?;
+    }
+    for picture in pictures {
+        conversation.add_picture(picture)?;
     }
     let mut input = Input::new(!args.no_history)?;
     // Piped input comes from a program. It gets no greeting, and its first error ends the chat.
@@ -109,6 +118,11 @@ fn handle_command(command: ChatCommand, conversation: &mut TerminalConversation)
             let document = attach::open(&path)?;
             conversation.attach(&document)?;
             answer::print(&format!("({} is attached to the next message)\n", document.name))
+        }
+        ChatCommand::Image(path) => {
+            let tokens = conversation.add_picture(picture_files::open(&path)?)?;
+            let tokens = tokens.map(|tokens| format!(", {tokens} tokens")).unwrap_or_default();
+            answer::print(&format!("({}{tokens}, goes with the next message)\n", path.display()))
         }
         ChatCommand::System(text) => {
             let said = if text.is_empty() { "(no system prompt)\n" } else { "(system prompt set)\n" };

@@ -4,6 +4,7 @@ use std::{env, fs, path::PathBuf, thread};
 
 use clap::Args;
 use thermocline_engine::{
+    pictures::Picture,
     session::Message,
     tokenizer::reasoning::transcript::{Thoughts, TranscriptWriter},
 };
@@ -45,7 +46,7 @@ pub struct RemoteOptions {
 
 /// Options that only a local engine has.
 const LOCAL: &str = "\
-    activation no_mmap sidecar draft context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
+    activation no_mmap sidecar draft mmproj context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
     no_counts split stream_prompts prompt_chunk typical penalty_last_n dry_multiplier dry_base dry_allowed_length \
     dry_last_n dry_breaker logit_bias on_full keep speculation drafts";
 
@@ -137,7 +138,9 @@ impl RemoteChat {
             request.set("seed", Some(seed.wrapping_add(regenerations)));
         }
         for turn in turns {
-            request.push(turn.role.name(), Thoughts::of(&turn.content).answer.trim_start());
+            let files = turn.pictures.iter().map(Picture::file).collect::<Result<Vec<_>, _>>()?;
+            let text = Thoughts::of(&turn.content).answer.trim_start();
+            request.push_with_pictures(turn.role.name(), text, &files);
         }
         let watch = InterruptWatch::start();
         let generation = engine_handle::Answer::start_remote(|| (), self.client.clone(), request);

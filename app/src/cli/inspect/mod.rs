@@ -23,7 +23,7 @@ use thermocline_engine::{
     Error,
     cpu::ops::HeadSizes,
     format::{Checkpoint, Container},
-    model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
+    model::{AttentionConfig, Model, ModelConfig, Tower, expected_sparsity, traits},
     runtime::KvType,
     sparsity::{
         sidecar,
@@ -80,10 +80,12 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     };
 
     let of_model = look.as_ref().map_or(&checkpoint, |look| &look.model);
+    let tower = look.as_ref().and_then(|look| look.tower.as_ref());
+    let sees = tower.is_some_and(|tower| tower.checkpoint.path == checkpoint.path);
     let contents = FileContents {
         checkpoint: &checkpoint,
         summary: Summary::new(of_model),
-        unused: Unused::new(of_model, look.as_ref().map(|look| &look.config)),
+        unused: Unused::new(of_model, look.as_ref().map(|look| &look.config), sees),
         text: TextSide::of(&checkpoint),
         look: look.as_ref(),
     };
@@ -147,6 +149,8 @@ struct Look {
     exact_zeros: bool,
     /// Bytes of the draft head's own weights, if the model has a draft head.
     draft_head: Option<u64>,
+    /// The vision tower, in the model's folder or beside its file.
+    tower: Option<Tower>,
 }
 
 impl Look {
@@ -176,7 +180,8 @@ fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Optio
     let below_threshold = model.weights.layers.iter().any(|layer| layer.gate_deviations.is_some());
     let exact_zeros = model.config.activation.is_sparse() || below_threshold;
     let draft_head = model.draft_head_bytes();
-    let look = Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros, draft_head };
+    let tower = Tower::of_model(&model, None, options.read_mode())?;
+    let look = Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros, draft_head, tower };
     Ok((Some(look), attachment))
 }
 
@@ -239,6 +244,11 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
     if let Some(bytes) = look.draft_head {
         writeln!(out, "draft head    {} (multi-token prediction)", units::bytes(bytes))?;
     }
+    if let Some(tower) = &look.tower {
+        let (file, bytes) = (&tower.checkpoint, units::bytes(tower.checkpoint.tensor_bytes()));
+        let (path, most) = (file.path.display().to_string(), tower.most_tokens());
+        writeln!(out, "vision tower  {bytes}, up to {most} tokens for a picture ({})", name(&path))?;
+    }
     for line in &look.traits {
         writeln!(out, "special       {line}")?;
     }
@@ -299,6 +309,12 @@ fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) 
         "model": architecture,
         "kv_cache": kv_cache,
         "draft_head": look.and_then(|look| look.draft_head).map(|bytes| json!({ "bytes": bytes })),
+        "vision_tower": look.and_then(|look| look.tower.as_ref()).map(|tower| json!({
+            "file": tower.checkpoint.path,
+            "projector": tower.config.projector,
+            "bytes": tower.checkpoint.tensor_bytes(),
+            "most_tokens": tower.most_tokens(),
+        })),
         "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
         "chat_template": text.as_ref().map(|text| &text.template),
         "unused": unused.to_json(),

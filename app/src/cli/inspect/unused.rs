@@ -11,6 +11,9 @@ use thermocline_host::units;
 const SENSES: &str =
     "v a mm vision visual audio vision_tower vision_model audio_tower embed_vision embed_audio multi_modal_projector";
 
+/// Parts of tensor names that belong to a vision tower.
+const TOWER: [&str; 4] = ["visual", "vision_tower", "multi_modal_projector", "embed_vision"];
+
 /// Reasons why tensors are unused.
 const TAIL: &str = "multi-token prediction by a head that cannot be used";
 const SENSE: &str = "for images or sound";
@@ -32,11 +35,13 @@ struct UnusedGroup {
 }
 
 impl Unused {
-    /// Finds the unused tensors of `checkpoint`, from which a model of `config` was built.
-    pub fn new(checkpoint: &Checkpoint, config: Option<&ModelConfig>) -> Self {
+    /// Finds the unused tensors of `checkpoint`, from which a model of `config` was built. `sees`
+    /// is true if its vision tower is used.
+    pub fn new(checkpoint: &Checkpoint, config: Option<&ModelConfig>, sees: bool) -> Self {
         let (mut total, mut groups) = (TensorGroup::default(), Vec::<UnusedGroup>::new());
         let (layers, tail) = (config.map_or(usize::MAX, ModelConfig::n_layer), tail(checkpoint));
-        for tensor in checkpoint.unused() {
+        let unused = checkpoint.unused().iter().filter(|tensor| !(sees && is_of_tower(&tensor.name)));
+        for tensor in unused {
             total.add(tensor);
             let layer = layer(&tensor.name);
             let (names, reason) = match layer {
@@ -107,6 +112,11 @@ fn layer(name: &str) -> Option<(&str, usize, &str)> {
     Some((&name[..stem.len()], number.parse().ok()?, rest))
 }
 
+/// True if a tensor belongs to the vision tower of a folder.
+fn is_of_tower(name: &str) -> bool {
+    name.split('.').find(|part| *part != "model").is_some_and(|part| TOWER.contains(&part))
+}
+
 /// Returns the group's name and the reason for a tensor outside the layers.
 fn outside_layers(name: &str) -> (String, String) {
     let parts: Vec<&str> = name.split('.').collect();
@@ -143,9 +153,9 @@ mod tests {
         let (path, metadata) = ("m".into(), Metadata::new("m"));
         let mut file =
             Checkpoint::new(path, Container::Gguf(3), metadata, TokenizerSource::Metadata, Vec::new()).unwrap();
-        assert!(Unused::new(&file, None).lines().is_empty());
+        assert!(Unused::new(&file, None, false).lines().is_empty());
         file.add_unused(names.map(tensor));
-        let lines = Unused::new(&file, None).lines();
+        let lines = Unused::new(&file, None, false).lines();
         assert_eq!(lines[0], "not used: v.*, mm.*, mtp.*, blk.*.attn_rot_embd, odd.weight (20.5 K)");
         assert_eq!(
             lines[1..],
@@ -155,7 +165,7 @@ mod tests {
                 "              blk.*.attn_rot_embd, odd.weight: not a part of this architecture",
             ]
         );
-        let json = Unused::new(&file, None).to_json();
+        let json = Unused::new(&file, None, false).to_json();
         assert_eq!((&json["bytes"], &json["groups"][2]["names"]), (&json!(5 * 64 * 64 * 4), &json!("mtp.*")));
     }
 }

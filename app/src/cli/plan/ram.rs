@@ -1,7 +1,7 @@
 //! Bytes of RAM that a plan needs.
 
 use thermocline_engine::{
-    model::{Model, Predictor},
+    model::{Model, Predictor, Tower},
     placement::{PlacementSolver, Plan, RamNeed, RamShortage},
     runtime::CacheBytes,
 };
@@ -11,6 +11,8 @@ pub struct RamUse<'a> {
     pub model: &'a Model,
     /// Its contexts are as long as those of the model.
     pub draft: Option<&'a Model>,
+    /// The vision tower, which the CPU computes.
+    pub tower: Option<&'a Tower>,
     pub planner: &'a PlacementSolver,
     /// Bytes of down projections that become neuron-major when the model is opened.
     pub transposed: u64,
@@ -24,7 +26,7 @@ pub struct RamUse<'a> {
 pub struct PlannedRam {
     /// Bytes besides the file, by purpose. The KV caches are those of layers that the plan leaves
     /// to the CPU, with their largest snapshots.
-    pub by_purpose: [(&'static str, u64); 8],
+    pub by_purpose: [(&'static str, u64); 9],
     /// The plan's need of RAM.
     pub need: RamNeed,
     /// Bytes that the plan has, if known.
@@ -53,6 +55,7 @@ impl RamUse<'_> {
             ("recurrent states for drafts", all(planes)),
             ("snapshots for prefix reuse", all(snapshots)),
             ("weights of the draft model", self.draft.map_or(0, |draft| draft.checkpoint.tensor_bytes())),
+            ("weights of the vision tower", self.tower.map_or(0, |tower| tower.checkpoint.tensor_bytes())),
             ("KV cache for drafts", all(draft_cache)),
             ("scratch", if computes { planner.profile().scratch } else { 0 }),
         ];

@@ -1,20 +1,23 @@
-//! Files for a message: chosen in a dialog or dropped, read and counted on a background thread, and
-//! stored with the chat.
+//! Files for a message: chosen in a dialog, dropped or pasted, read and counted on a background
+//! thread, and stored with the chat.
 
 use std::{
     collections::{HashMap, VecDeque},
     path::PathBuf,
+    sync::Arc,
 };
 
-use egui::{Context, Ui};
-use thermocline_engine::session::Engine;
+use egui::{ColorImage, Context, Event, Ui};
+use thermocline_engine::{pictures::Picture, session::Engine};
+
+use super::thumbnails;
 
 use crate::{
     file_dialog::{self, DialogAnswer},
     path_field::{PathField, Typed},
 };
 use thermocline_chats::{
-    attachment::{AttachmentError, Document},
+    attachment::{AttachmentError, AttachmentFault, Document},
     chat::given,
     store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
 };
@@ -22,18 +25,48 @@ use thermocline_rich_text::background::Background;
 /// Tokens of a file, with the key of the model whose tokenizer counted them.
 type CountedTokens = (AttachmentId, String, usize);
 
+/// The place of a file's contents.
+#[derive(Debug, Clone)]
+enum FileSource {
+    /// A file on disk.
+    Path(PathBuf),
+    /// A pasted picture.
+    Pasted(Arc<ColorImage>),
+}
+
+/// The name of pasted pictures.
+const PASTED: &str = "pasted picture.png";
+
+impl FileSource {
+    fn name(&self) -> String {
+        let FileSource::Path(path) = self else { return PASTED.to_owned() };
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| path.display().to_string())
+    }
+
+    fn read(&self) -> Result<Document, AttachmentError> {
+        match self {
+            FileSource::Path(path) => Document::open(path),
+            FileSource::Pasted(image) => {
+                thumbnails::pasted(image).map(|picture| Document::of_picture(PASTED.to_owned(), picture)).map_err(
+                    |error| AttachmentError { name: PASTED.to_owned(), fault: AttachmentFault::Picture(error.into()) },
+                )
+            }
+        }
+    }
+}
+
 /// A file that has not been read yet.
 #[derive(Debug)]
 struct UnreadFile {
-    path: PathBuf,
+    source: FileSource,
     /// The chat that the file is for. `None` means the shown chat.
     chat: Option<ChatId>,
 }
 
 impl UnreadFile {
     fn name(&self) -> String {
-        let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.unwrap_or_else(|| self.path.display().to_string())
+        self.source.name()
     }
 }
 
@@ -85,7 +118,19 @@ impl Attaching {
 
     /// Adds a chosen or dropped file. A background thread reads it.
     pub fn add(&mut self, path: PathBuf) {
-        self.waiting.push_back(UnreadFile { path, chat: None });
+        self.waiting.push_back(UnreadFile { source: FileSource::Path(path), chat: None });
+    }
+
+    /// Adds the pictures that were pasted since the previous frame.
+    pub fn add_pasted(&mut self, ui: &Ui) {
+        ui.input(|input| {
+            let pasted = input.events.iter().filter_map(|event| match event {
+                Event::PasteImage(image) => Some(Arc::clone(image)),
+                _ => None,
+            });
+            let unread = |image| UnreadFile { source: FileSource::Pasted(image), chat: None };
+            self.waiting.extend(pasted.map(unread));
+        });
     }
 
     /// True while files for the shown chat are being read.
@@ -137,8 +182,8 @@ impl Attaching {
             return Some(AttachedFile { document, chat: file.chat });
         }
         let file = self.waiting.pop_front()?;
-        let path = file.path.clone();
-        match self.read.start(ctx, move || Document::open(&path)) {
+        let source = file.source.clone();
+        match self.read.start(ctx, move || source.read()) {
             Ok(()) => {
                 self.reading = Some(file);
                 None
@@ -156,6 +201,11 @@ impl Attaching {
     /// The files of the draft.
     pub fn draft(&self) -> impl Iterator<Item = &Attachment> {
         self.files.iter().filter(|file| file.message.is_none())
+    }
+
+    /// The files of the shown chat.
+    pub fn shown(&self) -> impl Iterator<Item = &Attachment> {
+        self.files.iter()
     }
 
     /// The files of a message.
@@ -189,13 +239,27 @@ impl Attaching {
                 file.tokens = Some((tokens, model.clone()));
             }
         }
-        let next = self.draft().find(|file| file.tokens_for(key).is_none()).map(|file| file.id);
-        if let Some(id) = next.filter(|_| !self.counting.is_busy()) {
-            let text: String = store.attached(id)?.into_iter().map(|passage| passage.text).collect();
-            let (engine, key) = (engine.clone(), key.to_owned());
-            // If no thread can start, no tokens are counted before the message is sent.
-            let _ = self.counting.start(ctx, move || (id, key, given::tokens(&engine, &text)));
-        }
+        let sees_pictures = engine.tower().is_some();
+        let next = self.draft().find(|file| !is_counted(file, key, sees_pictures));
+        let Some(id) = next.filter(|_| !self.counting.is_busy()).map(|file| file.id) else { return Ok(counted) };
+        let text: String = store.attached(id)?.into_iter().map(|passage| passage.text).collect();
+        let pictures = if sees_pictures { store.picture_files(id)? } else { Vec::new() };
+        let (engine, key) = (engine.clone(), key.to_owned());
+        // If no thread can start, no tokens are counted before the message is sent.
+        let _ = self.counting.start(ctx, move || {
+            let of_picture = |file: &Vec<u8>| Picture::decode(file).and_then(|picture| engine.picture_tokens(&picture));
+            let pictures: Result<Vec<usize>, _> = pictures.iter().map(of_picture).collect();
+            // The message leaves out a file with a picture that the model does not take.
+            let tokens = pictures
+                .map_or(given::UNSEEN, |tokens| tokens.into_iter().sum::<usize>() + given::tokens(&engine, &text));
+            (id, key, tokens)
+        });
         Ok(counted)
     }
+}
+
+/// True if the tokens of `file` need not be counted for the model of this key: they are known, or
+/// the model cannot see the file's pictures.
+pub fn is_counted(file: &Attachment, key: &str, sees_pictures: bool) -> bool {
+    file.tokens_for(key).is_some() || (file.is_picture() && !sees_pictures)
 }

@@ -3,6 +3,7 @@
 use egui::{CollapsingHeader, Label, Margin, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
 
+use super::thumbnails::Thumbnails;
 use thermocline_chats::{
     chat::given::{FilePart, FileParts, sources_line},
     store::{Attachment, AttachmentId, Source},
@@ -30,74 +31,93 @@ fn grouped(number: usize) -> String {
     grouped
 }
 
-fn chip(ui: &mut Ui, contents: impl FnOnce(&mut Ui)) {
+/// A chip. `picture` shows the thumbnail of a picture in place of the symbol of a file.
+fn chip(ui: &mut Ui, picture: Option<impl FnOnce(&mut Ui)>, contents: impl FnOnce(&mut Ui)) {
     let palette = Palette::of(ui);
     outlined(palette.raised, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
         ui.horizontal(|ui| {
             ui.spacing_mut().item_spacing.x = 4.0;
-            ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
+            match picture {
+                Some(picture) => picture(ui),
+                None => _ = ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted)),
+            }
             contents(ui);
         });
     });
 }
 
-/// Shows the files of the draft. Returns what the user removes. `key` is the model's key. `parts`
-/// tells what the model will be given of each file, once all files are counted. `unread` are the
-/// names of files that are still being read.
-pub fn draft(
-    ui: &mut Ui,
-    files: &[&Attachment],
-    key: Option<&str>,
-    parts: Option<&FileParts>,
-    unread: &[String],
-) -> Option<Removed> {
-    if files.is_empty() && unread.is_empty() {
-        return None;
-    }
-    let mut removed = None;
-    ui.horizontal_wrapped(|ui| {
-        for (at, file) in files.iter().enumerate() {
-            chip(ui, |ui| {
-                ui.add(Label::new(&file.name).truncate());
-                let tokens = key.map(|key| file.tokens_for(key));
-                let part = parts.and_then(|parts| parts.each.get(at).copied());
-                let (words, help) = match (tokens, part) {
-                    (None, _) => (String::new(), ""),
-                    (Some(None), _) => ("counting …".to_owned(), ""),
-                    (Some(Some(tokens)), Some(FilePart::Passages)) => (
-                        format!("{} tokens, in passages", grouped(tokens)),
-                        "The file does not fit in the free context. The model gets the passages that match the message best.",
-                    ),
-                    (Some(Some(tokens)), Some(FilePart::Name)) => (
-                        format!("{} tokens, only its name", grouped(tokens)),
-                        "The free context has no room for a passage of this file. The model gets its name only.",
-                    ),
-                    (Some(Some(tokens)), Some(FilePart::Whole)) => (counted(tokens), "The model gets the whole file."),
-                    (Some(Some(tokens)), None) => (counted(tokens), ""),
-                };
-                if !words.is_empty() {
-                    let shown = muted(ui, words);
-                    if !help.is_empty() {
-                        shown.on_hover_text(help);
+/// The files of the draft.
+pub struct DraftFiles<'a> {
+    pub files: &'a [&'a Attachment],
+    pub thumbnails: &'a Thumbnails,
+    /// The model's key.
+    pub key: Option<&'a str>,
+    /// What the model will be given of each file, once all files are counted.
+    pub parts: Option<&'a FileParts>,
+    /// The names of files that are still being read.
+    pub unread: &'a [String],
+}
+
+impl DraftFiles<'_> {
+    /// Shows the files. Returns what the user removes.
+    pub fn show(&self, ui: &mut Ui) -> Option<Removed> {
+        let DraftFiles { files, thumbnails, key, parts, unread } = *self;
+        if files.is_empty() && unread.is_empty() {
+            return None;
+        }
+        let mut removed = None;
+        ui.horizontal_wrapped(|ui| {
+            for (at, file) in files.iter().enumerate() {
+                let picture = file.has_pictures().then_some(|ui: &mut Ui| _ = thumbnails.show(ui, file));
+                chip(ui, picture, |ui| {
+                    ui.add(Label::new(&file.name).truncate());
+                    let tokens = key.map(|key| file.tokens_for(key));
+                    given(ui, tokens, parts.and_then(|parts| parts.each.get(at).copied()));
+                    if icon_button(ui, ICON_CLOSE, &format!("Remove {}", file.name)).clicked() {
+                        removed = Some(Removed::File(file.id));
                     }
-                }
-                if icon_button(ui, ICON_CLOSE, &format!("Remove {}", file.name)).clicked() {
-                    removed = Some(Removed::File(file.id));
-                }
-            });
-        }
-        for name in unread {
-            chip(ui, |ui| {
-                ui.add(Label::new(name).truncate());
-                muted(ui, "reading …");
-                if icon_button(ui, ICON_CLOSE, &format!("Do not attach {name}")).clicked() {
-                    removed = Some(Removed::Unread);
-                }
-            });
-        }
-    });
-    ui.add_space(4.0);
-    removed
+                });
+            }
+            for name in unread {
+                chip(ui, None::<fn(&mut Ui)>, |ui| {
+                    ui.add(Label::new(name).truncate());
+                    muted(ui, "reading …");
+                    if icon_button(ui, ICON_CLOSE, &format!("Do not attach {name}")).clicked() {
+                        removed = Some(Removed::Unread);
+                    }
+                });
+            }
+        });
+        ui.add_space(4.0);
+        removed
+    }
+}
+
+/// Says how much of a file the model is given. `tokens` are `None` without a model, and
+/// `Some(None)` until they are counted.
+fn given(ui: &mut Ui, tokens: Option<Option<usize>>, part: Option<FilePart>) {
+    let (words, help) = match (tokens, part) {
+        (None, _) => return,
+        (_, Some(FilePart::Unseen)) => (
+            "not shown to this model".to_owned(),
+            "The open model cannot see pictures, or not this one. It gets the name of the file only.",
+        ),
+        (Some(None), _) => ("counting …".to_owned(), ""),
+        (Some(Some(tokens)), Some(FilePart::Passages)) => (
+            format!("{} tokens, in passages", grouped(tokens)),
+            "The file does not fit in the free context. The model gets the passages that match the message best.",
+        ),
+        (Some(Some(tokens)), Some(FilePart::Name)) => (
+            format!("{} tokens, only its name", grouped(tokens)),
+            "The free context has no room for a passage of this file. The model gets its name only.",
+        ),
+        (Some(Some(tokens)), Some(FilePart::Whole)) => (counted(tokens), "The model gets the whole file."),
+        (Some(Some(tokens)), None) => (counted(tokens), ""),
+    };
+    let shown = muted(ui, words);
+    if !help.is_empty() {
+        shown.on_hover_text(help);
+    }
 }
 
 /// What the user removes from the draft: one file, or all unread files.
@@ -111,19 +131,22 @@ pub enum Removed {
 
 /// Shows the files of a sent message, right-aligned. `sources` are what the model was given with
 /// it.
-pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
+pub fn sent(ui: &mut Ui, files: &[&Attachment], thumbnails: &Thumbnails, sources: &[Source]) {
     if files.is_empty() {
         return;
     }
     let row = egui::vec2(ui.available_width(), 28.0);
     ui.allocate_ui_with_layout(row, egui::Layout::right_to_left(egui::Align::Center).with_main_wrap(true), |ui| {
         for file in files {
+            let is_picture = file.has_pictures();
             let part = match sources.iter().any(|source| source.name == file.name && source.passage.is_some()) {
                 _ if file.whole != Some(false) => None,
                 true => Some("in passages"),
+                false if is_picture => Some("not shown"),
                 false => Some("only its name"),
             };
-            let tokens = file.tokens.as_ref().map(|(tokens, _)| counted(*tokens));
+            let tokens = file.tokens.as_ref().filter(|_| !(is_picture && part.is_some()));
+            let tokens = tokens.map(|(tokens, _)| counted(*tokens));
             let given = tokens.as_deref().into_iter().chain(part).collect::<Vec<_>>().join(", ");
             let palette = Palette::of(ui);
             outlined(palette.panel, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
@@ -132,7 +155,11 @@ pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
                     muted(ui, given);
                 }
                 ui.add(Label::new(&file.name).truncate());
-                ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
+                if is_picture {
+                    thumbnails.show(ui, file);
+                } else {
+                    ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
+                }
             });
         }
     });

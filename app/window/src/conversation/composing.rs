@@ -3,8 +3,8 @@
 use egui::Ui;
 
 use super::{
-    Conversation, chips,
-    chips::Removed,
+    Conversation,
+    chips::{DraftFiles, Removed},
     composer::{ComposerAction, ComposerState, ComposerView, ContextFill},
     context_room::NextPrompt,
     sending::Delivery,
@@ -12,7 +12,10 @@ use super::{
 };
 use crate::shell::Shell;
 use thermocline_chats::{
-    chat::{SamplingOverrides, given},
+    chat::{
+        SamplingOverrides,
+        given::{self, MessageContent},
+    },
     store::StoredMessage,
 };
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
@@ -24,8 +27,9 @@ impl Conversation {
         let draft = self.composer.text.trim();
         let key = match shell.engine_handle.state() {
             ModelState::Ready { model, engine } => {
-                shell.toasts.check(self.attaching.count(ui, &mut shell.store, &engine, &model.key()));
-                Some(model.key())
+                let key = given::counting_key(&model.key(), &engine);
+                shell.toasts.check(self.attaching.count(ui, &mut shell.store, &engine, &key));
+                Some(key)
             }
             _ => None,
         };
@@ -41,10 +45,12 @@ impl Conversation {
             Some(engine) if !self.busy(shell) => {
                 let (store, branch) = (&shell.store, &self.branch);
                 let path: Vec<&StoredMessage> = branch.iter().collect();
-                let said = || branch.iter().map(|message| message.content.clone()).collect();
-                let texts = || chat.and_then(|chat| given::texts(store, chat, &path).ok()).unwrap_or_else(said);
+                let said = || branch.iter().map(|message| MessageContent::text(&message.content)).collect();
+                let sees = engine.tower().is_some();
+                let contents = |chat| given::contents(store, chat, &path, sees).ok();
+                let contents = || chat.and_then(contents).unwrap_or_else(said);
                 let prompt = NextPrompt { branch, system: &system, tools: offered.len(), draft };
-                self.room.count(ui, &engine, prompt, definitions, self.attaching.given(), texts)
+                self.room.count(ui, &engine, prompt, definitions, (self.attaching.given(), sees), contents)
             }
             _ => None,
         };
@@ -67,10 +73,17 @@ impl Conversation {
             () if self.is_elsewhere(shell) => ComposerState::AnsweringElsewhere,
             () => ComposerState::Ready,
         };
-        let (files, unread): (Vec<_>, Vec<String>) =
-            (self.attaching.draft().collect(), self.attaching.unread().collect());
+        let files: Vec<_> = self.attaching.draft().collect();
+        let unread: Vec<String> = self.attaching.unread().collect();
+        let draft = DraftFiles {
+            files: &files,
+            thumbnails: &self.thumbnails,
+            key: key.as_deref(),
+            parts: parts.as_ref(),
+            unread: &unread,
+        };
         let mut removed = None;
-        let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), parts.as_ref(), &unread);
+        let above = |ui: &mut Ui| removed = draft.show(ui);
         let view = ComposerView { hint: &hint, summary: &summary, fill, with_tools, tools_help: &tools_help, state };
         let action = self.composer.show(ui, view, above);
         if let Some(removed) = removed {

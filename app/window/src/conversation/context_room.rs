@@ -10,7 +10,7 @@ use thermocline_engine::session::{Engine, Message, Role};
 use thermocline_chats::{
     chat::{
         chat_turns,
-        given::{chat_tokens, tokens},
+        given::{MessageContent, chat_tokens, tokens},
     },
     store::{MessageId, MessageState, Speaker, StoredMessage},
 };
@@ -125,8 +125,8 @@ impl ContextRoom {
     }
 
     /// Counts the next prompt. `None` until it is counted. `definitions` are the tools'
-    /// definitions. `files` identifies what the model is given of files. `texts` are the messages
-    /// with their files.
+    /// definitions. `files` identifies what the model is given of files. `contents` are the
+    /// messages with their files.
     pub fn count(
         &mut self,
         ctx: &Context,
@@ -134,7 +134,7 @@ impl ContextRoom {
         prompt: NextPrompt<'_>,
         definitions: impl FnOnce() -> Vec<Value>,
         files: impl Hash,
-        texts: impl FnOnce() -> Vec<String>,
+        contents: impl FnOnce() -> Vec<MessageContent>,
     ) -> Option<PromptTokens> {
         let NextPrompt { branch, system, tools, draft } = prompt;
         let model = std::sync::Arc::as_ptr(engine.model()) as usize;
@@ -146,7 +146,7 @@ impl ContextRoom {
         }
         if self.chat.is_none_or(|(of, _)| of != of_chat) && !self.counting_chat.is_busy() {
             let branch: Vec<&StoredMessage> = branch.iter().collect();
-            let (engine, turns, tools) = (engine.clone(), chat_turns(system, &branch, texts()), definitions());
+            let (engine, turns, tools) = (engine.clone(), chat_turns(system, &branch, contents()), definitions());
             // If no thread can start, nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
                 let count = |turns: &[Message]| chat_tokens(&engine, turns, &tools);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use egui::Context;
 
-use super::{Conversation, context_room::number};
+use super::{Conversation, attaching::is_counted, context_room::number};
 use crate::shell::Shell;
 use thermocline_chats::{
     chat::given::{FileParts, Measure, Question},
@@ -45,7 +45,8 @@ impl Conversation {
     pub(super) fn parts(&mut self, shell: &Shell, key: Option<&str>) -> Option<FileParts> {
         let (engine, key, tokens) = (shell.engine_handle.engine()?, key?, self.tokens?);
         let files: Vec<&Attachment> = self.attaching.draft().collect();
-        if files.iter().any(|file| file.tokens_for(key).is_none()) {
+        let sees_pictures = engine.tower().is_some();
+        if !files.iter().all(|file| is_counted(file, key, sees_pictures)) {
             return None;
         }
         let of_branch = self.branch.iter().flat_map(|message| self.attaching.of(message.id));
@@ -56,7 +57,7 @@ impl Conversation {
         let text = self.composer.text.trim();
         let above = tokens.all - tokens.draft;
         let ids: Vec<AttachmentId> = files.iter().map(|file| file.id).collect();
-        let of = number((key, engine.context(), text, above, ids, &long));
+        let of = number((key, engine.context(), sees_pictures, text, above, ids, &long));
         if self.parts.of != of {
             let question = Question { text, above, files: &files, long: &long };
             let parts = question.parts(&shell.store, &Measure::engine(&engine, key, &[])).ok()?;

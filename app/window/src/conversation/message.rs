@@ -11,6 +11,7 @@ use super::{
     chips,
     message_action::MessageAction,
     message_change::{self, MessageChange},
+    thumbnails::Thumbnails,
     tool_calls,
 };
 use crate::{
@@ -55,6 +56,7 @@ pub struct MessageContext<'a> {
     pub mark: Option<&'a Tint>,
     /// The message's files.
     pub files: &'a [&'a Attachment],
+    pub thumbnails: &'a Thumbnails,
     /// Files and passages that the model was given with the message, or for the answer.
     pub sources: &'a [Source],
     /// The store. It also converts times to local time.
@@ -78,7 +80,7 @@ pub fn show(
 
 fn user(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
-    chips::sent(ui, context.files, context.sources);
+    chips::sent(ui, context.files, context.thumbnails, context.sources);
     let widest = ui.available_width() * 0.8 - 32.0;
     let words = blocks.plain(&message.content);
     let width = words.natural_width(ui).min(widest.floor()) + 1.0;

@@ -38,7 +38,7 @@ impl Conversation {
             self.blocks.clear();
         }
         let arrows = self.has_arrow_keys(ui);
-        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
+        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, thumbnails, .. } = self;
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
@@ -65,6 +65,7 @@ impl Conversation {
                 tint,
                 mark,
                 files: &files,
+                thumbnails,
                 sources,
                 store: &shell.store,
             };
@@ -145,7 +146,7 @@ impl Conversation {
                 let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
                 let text = message.content.get(word.clone()).unwrap_or_default().to_owned();
                 let options = shell.chat_controller.chat_options(&shell.store, chat.id, view.message);
-                let prompt = prompt_before(&shell.store, chat.id, view.message, word.start);
+                let prompt = prompt_before(&shell.store, chat.id, view.message, word.start, engine.tower().is_some());
                 match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text })) {
                     Ok(word) => view.explanation = Some(Explanation::start(&shell.engine_handle, engine, word)),
                     Err(error) => shell.show_error(error),

@@ -5,8 +5,8 @@
 //!
 //! [`composer`] is the text field, and [`composing`] fills it with the chat's figures.
 //! [`attaching`] and [`files`] read the files of a message. [`chips`] shows the files and the
-//! sources of answers. [`context_room`] counts tokens, [`over_limit`] asks what to do if they are
-//! too many, and [`sending`] sends the message.
+//! sources of answers, and [`thumbnails`] decodes their pictures. [`context_room`] counts tokens,
+//! [`over_limit`] asks what to do if they are too many, and [`sending`] sends the message.
 //!
 //! [`writer`] decides if the open model can explain an answer, and [`failure`] says why a model
 //! could not be opened. [`tool_calls`] shows tool calls, and [`tool_choices`] carries out the
@@ -35,6 +35,7 @@ mod row_heights;
 mod sending;
 mod shown_chat;
 mod start;
+mod thumbnails;
 mod tool_calls;
 mod tool_choices;
 mod writer;
@@ -61,6 +62,7 @@ use self::{
     sending::Delivery,
     shown_chat::ChatReading,
     start::StartView,
+    thumbnails::Thumbnails,
 };
 use crate::{command::Command, keyboard, models::DownloadOffers, shell::Shell};
 use thermocline_chats::{
@@ -111,6 +113,7 @@ pub struct Conversation {
     start: StartView,
     room: ContextRoom,
     attaching: Attaching,
+    thumbnails: Thumbnails,
     parts: files::DecidedParts,
     /// Tokens of the next prompt, as of the latest frame.
     tokens: Option<context_room::PromptTokens>,
@@ -241,6 +244,8 @@ impl Conversation {
             shell.toasts.check(self.attaching.choose(ui));
         }
         self.attaching.show(ui);
+        self.attaching.add_pasted(ui);
+        self.thumbnails.tick(ui, &shell.store, self.attaching.shown());
         self.settings(ui, shell);
         let composer = Panel::bottom("composer")
             .resizable(false)

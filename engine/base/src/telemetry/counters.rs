@@ -14,6 +14,8 @@ pub struct TelemetryFigures<Count, Speed> {
     pub prompt_tokens: Count,
     /// Prompt tokens taken from a cache instead of computed, since the engine was opened.
     pub reused_tokens: Count,
+    /// Pictures computed since the engine was opened.
+    pub pictures: Count,
     /// Tokens generated since the engine was opened.
     pub generated_tokens: Count,
     /// Recent prompt tokens per second. 0 while no prompt is computed.
@@ -96,6 +98,7 @@ impl Telemetry {
             generations: self.generations.get(),
             prompt_tokens: self.prompt_tokens.get(),
             reused_tokens: self.reused_tokens.get(),
+            pictures: self.pictures.get(),
             generated_tokens: self.generated_tokens.get(),
             prompt_rate: self.prompt_rate.get(),
             decode_rate: self.decode_rate.get(),
@@ -125,6 +128,7 @@ mod tests {
         telemetry.generations.set(1);
         telemetry.prompt_tokens.set(2);
         telemetry.reused_tokens.set(3);
+        telemetry.pictures.set(16);
         telemetry.generated_tokens.set(4);
         telemetry.prompt_rate.set(5.5);
         telemetry.decode_rate.set(6.5);
@@ -142,6 +146,7 @@ mod tests {
             generations: 1,
             prompt_tokens: 2,
             reused_tokens: 3,
+            pictures: 16,
             generated_tokens: 4,
             prompt_rate: 5.5,
             decode_rate: 6.5,

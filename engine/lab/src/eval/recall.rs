@@ -112,7 +112,7 @@ pub(super) struct ObservedLayer<'a> {
     tally: PredictionTally,
     error: Mean,
     /// Scores of firing neurons, weighted so that every token counts equally. For thresholds:
-    /// magnitudes of all gate activations.
+    /// magnitudes of all gate activations, times their scales.
     pub sample: WeightedSample,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct ObservedLayer<'a> {
 enum ObservedRule<'a> {
     /// Skips neurons that the predictor does not select.
     Predictor(&'a Predictor),
-    /// Skips neurons whose gate activation is at most this in magnitude.
+    /// Skips neurons whose gate activation, times its scale, is at most this in magnitude.
     Threshold(f32),
 }
 
@@ -291,6 +291,7 @@ impl ObservedLayer<'_> {
                 scores.copy_from_slice(gate);
                 cpu.activate(ffn.form(form), scores, None);
                 scores.iter_mut().for_each(|score| *score = score.abs());
+                ffn.scale_gates(None, scores);
                 &*scores
             }
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Control, SkipScore, SkipSetup};
-use crate::sparsity::predictor::metrics::down_norms;
+use crate::sparsity::predictor::{WorthSums, norm};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Ffn, FfnWeights, Model};
@@ -85,22 +85,15 @@ impl CalibratedSkips {
     ) -> Result<Self> {
         let width = |ffn: &&FfnWeights| ffn.up.weight.rows();
         let both = || vec![[ScoreHistogram::new(), ScoreHistogram::new()]; ffns.len()];
-        let mut sums: Vec<Vec<f64>> = ffns.iter().map(|ffn| vec![0.0; width(ffn)]).collect();
-        let (mut outputs, mut tokens, mut gates) = (vec![0.0; ffns.len()], vec![0u64; ffns.len()], both());
+        let mut sums: Vec<WorthSums> = ffns.iter().map(|ffn| WorthSums::new(width(ffn))).collect();
+        let mut gates = both();
         read(forward, cpu, setup, control, &mut |at, row: &NeuronRow<'_>| {
-            sums[at].iter_mut().zip(row.up).for_each(|(sum, up)| *sum += f64::from(*up) * f64::from(*up));
             row.gates.iter().for_each(|gate| gates[at][1].add(gate.abs()));
             let mut out = vec![0.0; ffns[at].down.outputs()];
             ffns[at].down.product(cpu, None, &row.hidden(), 1, &mut out);
-            outputs[at] += out.iter().map(|y| f64::from(*y) * f64::from(*y)).sum::<f64>().sqrt();
-            tokens[at] += 1;
+            sums[at].add(row.up, norm(&out));
         })?;
-        let worths = ffns.iter().enumerate().map(|(at, ffn)| {
-            let (tokens, output) = (tokens[at].max(1) as f64, outputs[at].max(f64::MIN_POSITIVE));
-            let worth = |(sum, norm): (&f64, f32)| ((sum / tokens).sqrt() * f64::from(norm) * tokens / output) as f32;
-            sums[at].iter().zip(down_norms(ffn)).map(worth).collect()
-        });
-        let worths: Vec<Vec<f32>> = worths.collect();
+        let worths: Vec<Vec<f32>> = ffns.iter().zip(&sums).map(|(ffn, sums)| sums.scales(ffn)).collect();
         let silent: Vec<f32> = gates.iter().map(|of| threshold(std::slice::from_ref(of), SILENT, 1.0) as f32).collect();
         let mut firings: Vec<Vec<u32>> = ffns.iter().map(|ffn| vec![0; width(ffn)]).collect();
         read(forward, cpu, setup, control, &mut |at, row| {

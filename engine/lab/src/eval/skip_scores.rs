@@ -1,11 +1,11 @@
 //! Compares scores by which [`Sparsity::Threshold`] could skip neurons of gated FFNs.
 //!
 //! Neuron `j` adds `g_j u_j d_j` to the output. `g_j` is its activated gate, `u_j` its up value and
-//! `d_j` its down vector. The mode skips it if `|g_j|` is at most the layer's threshold. Its worth
-//! is `|g_j| r_j |d_j| / o`, the error that skipping it is expected to cause. `r_j` is the root
-//! mean square of `u_j`, and `o` the mean norm of the layer's outputs. A neuron in RAM takes more
-//! time than a neuron in VRAM. The error for a given time is least if its threshold is higher by
-//! the root of the ratio of both times.
+//! `d_j` its down vector. Its worth is `|g_j| r_j |d_j| / o`, the error that skipping it is
+//! expected to cause. `r_j` is the root mean square of `u_j`, and `o` the mean norm of the layer's
+//! outputs. A neuron in RAM takes more time than a neuron in VRAM. The error for a given time is
+//! least if its threshold is higher by the root of the ratio of both times. The mode compares the
+//! worth with a threshold of the layer and side, or `|g_j|` if the sidecar has no scales of gates.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct SkipScore {
 }
 
 impl SkipScore {
-    /// The compared scores. The first is today's.
+    /// The compared scores.
     pub const ALL: [SkipScore; 6] = {
         const fn of(worth: bool, sides: bool, by_layer: bool) -> SkipScore {
             SkipScore { worth, sides, by_layer }

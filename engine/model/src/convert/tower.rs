@@ -76,11 +76,12 @@ impl TowerFile {
     }
 }
 
-/// Name, type and shape of a written tensor. Vectors, position tables and patch embeddings stay
-/// F32, because llama.cpp adds and convolves only floats of this type.
+/// Name, type and shape of a written tensor. Vectors, position tables, convolutions of patches and
+/// embeddings of tokens stay F32, because llama.cpp adds and convolves only floats of this type.
 fn info(recipe: &Recipe, ty: TensorType) -> TensorInfo {
     let (name, shape) = (recipe.tensor.name.clone(), recipe.shape());
-    let float = shape.len() != 2 || name.ends_with(".bias") || name.contains("position_embd");
+    let float =
+        shape.len() != 2 || name.ends_with(".bias") || name.contains("position_embd") || name.contains("token_embd");
     let fits = |ty: TensorType| shape.last().is_some_and(|cols| cols.is_multiple_of(ty.block_len()));
     let ty = match ty {
         _ if float => TensorType::F32,

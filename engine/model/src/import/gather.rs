@@ -37,7 +37,8 @@ impl Gather {
     /// a run is out of range.
     pub(super) fn rows(&self, data: &[u8]) -> Option<Vec<u8>> {
         let row = data.len().checked_div(self.of).filter(|row| row * self.of == data.len())?;
-        let mut bytes = Vec::with_capacity(data.len());
+        let taken = self.runs.iter().fold(0usize, |sum, (_, rows)| sum.saturating_add(*rows));
+        let mut bytes = Vec::with_capacity(taken.saturating_mul(row).min(data.len()));
         for (first, rows) in &self.runs {
             bytes.extend_from_slice(data.get(first * row..first.checked_add(*rows)? * row)?);
         }

@@ -48,6 +48,8 @@ pub(crate) enum Transform {
         /// Side of a patch, in pixels.
         side: usize,
     },
+    /// Exchanges the first two of three dimensions.
+    Swapped,
     /// Takes elements `x` like rows, and replaces them by `-e^x`.
     Decay(Arc<Gather>),
     /// Transposes experts from `[experts, inputs, outputs]` to `[experts, outputs, inputs]`, with
@@ -72,6 +74,11 @@ pub(crate) enum Transform {
 
 /// Channels of a picture.
 const CHANNELS: usize = 3;
+
+/// Number of samples of a patch of `side` pixels on a side.
+fn samples(side: usize) -> Option<usize> {
+    side.checked_mul(side)?.checked_mul(CHANNELS)
+}
 
 /// Frames of a convolution for videos.
 const FRAMES: usize = 2;
@@ -105,6 +112,7 @@ impl Recipe {
                 vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
             }
             (Transform::Rows(of) | Transform::Decay(of), shape) => of.shape(shape),
+            (Transform::Swapped, &[first, second, third]) => vec![second, first, third],
             (Transform::Patches { side }, &[outputs, _]) => vec![outputs, CHANNELS, side, side],
             (Transform::Frame(_), &[outputs, channels, FRAMES, rows, cols]) => vec![outputs, channels, rows, cols],
             (_, shape) => shape.to_vec(),
@@ -185,12 +193,16 @@ impl Recipe {
                 Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
             }
             &Transform::Patches { side } => match tensor.shape[..] {
-                [_, inputs] if inputs == side * side * CHANNELS && self.is_whole_floats() => Ok(self.patches(side)),
+                [_, inputs] if Some(inputs) == samples(side) && self.is_whole_floats() => Ok(self.patches(side)),
                 _ => Err(format!("floats [outputs, {side} * {side} * {CHANNELS}]")),
             },
             &Transform::Frame(frame) => match tensor.shape[..] {
                 [_, _, FRAMES, _, _] if frame < FRAMES && self.is_whole_floats() => Ok(self.frame(frame)),
                 _ => Err(format!("floats [outputs, channels, {FRAMES}, rows, columns]")),
+            },
+            Transform::Swapped => match tensor.shape[..] {
+                [first, second, _] if self.is_whole_floats() => Ok(self.swapped(first, second)),
+                _ => Err("floats of three dimensions".to_owned()),
             },
             Transform::Columns(of) => self.columns(of).ok_or_else(|| format!("floats in {} columns", of.source_rows())),
             Transform::Decay(of) => {
@@ -250,6 +262,14 @@ impl Recipe {
     /// True if the data are floats, and as long as shape and type require.
     fn is_whole_floats(&self) -> bool {
         self.tensor.ty.block_len() == 1 && self.is_whole()
+    }
+
+    /// Exchanges the first two dimensions.
+    fn swapped(&self, first: usize, second: usize) -> Tensor {
+        let row = self.tensor.data.len() / (first * second).max(1);
+        let rows = (0..second).flat_map(|outer| (0..first).map(move |inner| inner * second + outer));
+        let bytes: Vec<u8> = rows.flat_map(|at| self.tensor.data[at * row..][..row].iter().copied()).collect();
+        Tensor { shape: self.shape(), data: Bytes::new(bytes), ..self.tensor.clone() }
     }
 
     /// Makes a convolution of samples pixel by pixel.

@@ -63,7 +63,7 @@ pub struct FfnWeights {
     /// Limit on activated gates and on up values ([`ActivationForm`]).
     pub limit: Option<f32>,
     /// Factors by which the magnitudes of activated gates are multiplied before they are compared
-    /// with the layer's activation threshold, `[n_ff]`. `None` for ones.
+    /// with the layer's activation threshold, `[n_ff]`. `None` for ones, and in experts.
     pub gate_scales: Option<Arc<[f32]>>,
 }
 
@@ -76,6 +76,19 @@ impl FfnWeights {
     /// True if the activated `gate` of `neuron` exceeds the layer's activation `threshold`.
     pub fn exceeds(&self, neuron: usize, gate: f32, threshold: f32) -> bool {
         gate.abs() * self.gate_scales.as_ref().map_or(1.0, |scales| scales[neuron]) > threshold
+    }
+
+    /// Multiplies activated `gates` of `neurons` (all if `None`), `[tokens, neurons]`, by their
+    /// scales.
+    pub fn scale_gates(&self, neurons: Option<&[u32]>, gates: &mut [f32]) {
+        let Some(scales) = &self.gate_scales else { return };
+        let n = neurons.map_or(scales.len(), <[u32]>::len).max(1);
+        for gates in gates.chunks_exact_mut(n) {
+            match neurons {
+                None => gates.iter_mut().zip(&**scales).for_each(|(gate, scale)| *gate *= scale),
+                Some(list) => gates.iter_mut().zip(list).for_each(|(gate, at)| *gate *= scales[*at as usize]),
+            }
+        }
     }
 
     /// Returns the form of the hidden values in a model with this activation.

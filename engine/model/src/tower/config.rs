@@ -8,7 +8,7 @@ use thermocline_formats::format::{Array, Value};
 use thermocline_pictures::ResizeFilter;
 
 /// Largest accepted width, head count or side. Products of three such numbers fit in 64 bits.
-const MAX_SIZE: usize = 1 << 20;
+pub(super) const MAX_SIZE: usize = 1 << 20;
 
 /// Sizes and variants of a vision tower.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +37,8 @@ pub struct TowerConfig {
     pub activation: Activation,
     /// Rotation by row and column, for towers with one.
     pub rope: Option<TowerRope>,
+    /// Tokens of the text that end the rows of a picture's tokens, if there are any.
+    pub row_ends: Option<RowEnds>,
     /// Factor of query-key products.
     pub score_scale: f32,
     /// Sizes to which pictures are brought.
@@ -53,12 +55,27 @@ pub struct TowerConfig {
 
 /// Rotation of heads by the place of their patch. One half of a head's pairs rotates by the row,
 /// the other half by the column.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TowerRope {
     /// Base of the frequencies of each half.
     pub base: f64,
     /// True if the first half rotates by the column.
     pub columns_first: bool,
+    /// True if the halves take the frequencies of one sequence in turn. Otherwise both have the
+    /// same frequencies.
+    pub alternating: bool,
+    /// True if the elements of a pair are neighbours. Otherwise they are half a head apart.
+    pub interleaved: bool,
+}
+
+/// Names of the text tokens that end the rows of a picture's tokens. They are no tokens of the
+/// picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowEnds {
+    /// After every row but the last.
+    pub between: &'static str,
+    /// After the last row.
+    pub last: &'static str,
 }
 
 impl TowerConfig {

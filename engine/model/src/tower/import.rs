@@ -17,12 +17,22 @@ pub(super) struct TowerFolder<'a> {
     pub(super) text: HfConfig,
     /// Settings of the image processor; null if there are none.
     pub(super) processor: &'a Json,
+    /// The folder, with the tensors of the text model.
+    pub(super) folder: &'a HfFolder,
 }
 
 impl TowerFolder<'_> {
     /// Returns an unsigned number of the image processor, or of one of its objects.
     pub(super) fn processor_size(&self, path: &[&str]) -> Option<u64> {
         path.iter().try_fold(self.processor, |value, key| value.get(key))?.as_u64()
+    }
+
+    /// Returns the id of the added token `content`.
+    pub(super) fn token_id(&self, content: &str) -> Option<usize> {
+        let tokenizer: Json = serde_json::from_str(self.folder.tokenizer_json.as_deref()?).ok()?;
+        let added = tokenizer.get("added_tokens")?.as_array()?;
+        let token = added.iter().find(|token| token.get("content").and_then(Json::as_str) == Some(content))?;
+        usize::try_from(token.get("id")?.as_u64()?).ok()
     }
 
     /// Returns one number per channel of the image processor.
@@ -73,9 +83,13 @@ pub(crate) fn import(folder: &HfFolder) -> Result<Option<ImportedTower>> {
     let HfFolder { path, config, processor_config, tensors, .. } = folder;
     let Some(vision) = config.get("vision_config").filter(|vision| vision.is_object()) else { return Ok(None) };
     let model_type = config.get("model_type").and_then(Json::as_str).unwrap_or_default();
-    let Some(projector) = projectors::of_model_type(model_type) else { return Ok(None) };
+    // Wrappers with any tower name its own type.
+    let tower_type = vision.get("model_type").and_then(Json::as_str).unwrap_or_default();
+    let projector = [model_type, tower_type].into_iter().find_map(projectors::of_model_type);
+    let Some(projector) = projector else { return Ok(None) };
     // Text models that were cut from a vision model keep its configuration.
-    let is_of_tower = |name: &str| ["visual.", "vision_tower."].iter().any(|part| name.contains(part));
+    let is_of_tower =
+        |name: &str| ["visual.", "vision_tower.", "vision_embedder."].iter().any(|part| name.contains(part));
     if !tensors.iter().any(|tensor| is_of_tower(&tensor.name)) {
         return Ok(None);
     }
@@ -86,6 +100,7 @@ pub(crate) fn import(folder: &HfFolder) -> Result<Option<ImportedTower>> {
         vision: HfConfig::new(path, vision)?,
         text: HfConfig::new(path, config.clone())?,
         processor: processor_config,
+        folder,
     };
     let mut draft = TowerDraft { keys: Metadata::new(path), naming: Naming::default() };
     general_keys(&from, &mut draft, projector)?;

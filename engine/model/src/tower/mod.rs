@@ -10,10 +10,11 @@ mod picture_size;
 mod projectors;
 mod weights;
 
-pub use config::{TowerConfig, TowerRope};
+pub use config::{RowEnds, TowerConfig, TowerRope};
 pub(crate) use import::{ImportedTower, import};
 pub use opened::Tower;
 pub use picture_size::PictureSizes;
 pub use weights::{
-    HeadNorms, Merger, PatchPositions, PooledHead, TowerHead, TowerLayer, TowerLinear, TowerWeights, ValueLimits,
+    HeadNorms, Merger, PatchNorms, PatchPositions, PooledHead, TowerHead, TowerLayer, TowerLinear, TowerWeights,
+    ValueLimits,
 };

@@ -1,6 +1,7 @@
 //! A vision tower from a file or folder.
 
 use std::{
+    cmp::Reverse,
     fs,
     path::{Path, PathBuf},
 };
@@ -63,16 +64,16 @@ impl Tower {
         Ok(Tower { config, weights, checkpoint })
     }
 
-    /// Returns the tower that belongs to the model at `model`: the folder itself if it has one, or
-    /// the file with `mmproj` in its name beside a GGUF file. If there are several, the first in
-    /// alphabetical order.
-    pub fn beside(model: &Path) -> Option<PathBuf> {
-        if model.is_dir() {
-            let config = fs::read_to_string(model.join("config.json")).unwrap_or_default();
-            let gguf = first_mmproj(model);
-            return config.contains("\"vision_config\"").then(|| model.to_owned()).or(gguf);
+    /// Returns the towers that may belong to the model at `model`: the folder itself if it has one,
+    /// and the GGUF files with `mmproj` in their names, in or beside it. Files whose names share
+    /// the longest beginning with the model's name come first.
+    pub fn beside(model: &Path) -> Vec<PathBuf> {
+        if !model.is_dir() {
+            return model.parent().map_or(Vec::new(), |folder| mmproj_files(folder, &file_name(model)));
         }
-        first_mmproj(model.parent()?)
+        let config = fs::read_to_string(model.join("config.json")).unwrap_or_default();
+        let own = config.contains("\"vision_config\"").then(|| model.to_owned());
+        own.into_iter().chain(mmproj_files(model, "")).collect()
     }
 
     /// Checks that the tower belongs to `model`.
@@ -94,6 +95,39 @@ impl Tower {
         Ok(())
     }
 
+    /// Returns the tower of `model` at `path`, or the first one [beside](Tower::beside) the model
+    /// that belongs to it.
+    ///
+    /// # Errors
+    /// The errors of [`Tower::open`] and [`Tower::check_belongs`] for the tower at `path`. Towers
+    /// beside the model that cannot be used are passed over.
+    pub fn of_model(model: &Model, path: Option<&Path>, mode: ReadMode) -> Result<Option<Self>> {
+        let open = |path: &Path| {
+            let tower = Tower::open(path, mode)?;
+            tower.check_belongs(model)?;
+            Ok(tower)
+        };
+        if let Some(path) = path {
+            return open(path).map(Some);
+        }
+        // The built-in model has no place on disk.
+        let beside = Some(&model.checkpoint.path).filter(|path| path.exists()).map(|path| Tower::beside(path));
+        for path in beside.into_iter().flatten() {
+            match open(&path) {
+                Ok(tower) => return Ok(Some(tower)),
+                Err(error) => tracing::warn!(path = %path.display(), %error, "the vision tower is not used"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns about the largest number of tokens of a picture, with the tokens that end its rows.
+    pub fn most_tokens(&self) -> usize {
+        let token = self.config.patch_size * self.config.merge;
+        let tokens = self.config.sizes.most_pixels() / (token * token).max(1);
+        tokens + self.config.row_ends.map_or(0, |_| tokens.isqrt())
+    }
+
     /// Returns the grid of tokens of a picture of this size, without computing it.
     ///
     /// # Errors
@@ -105,13 +139,26 @@ impl Tower {
     }
 }
 
-/// Returns the first GGUF file in `folder` whose name says that it holds a tower.
-fn first_mmproj(folder: &Path) -> Option<PathBuf> {
+/// The name of a file in lower-case letters.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
+}
+
+/// Returns the GGUF files in `folder` whose names say that they hold towers. Those that share the
+/// longest beginning with the name `model`, apart from `mmproj`, come first.
+fn mmproj_files(folder: &Path, model: &str) -> Vec<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let entries = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let of_tower = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.to_ascii_lowercase().ends_with(".gguf") && Companion::of_name(&name) == Some(Companion::VisionTower)
+        let name = file_name(path);
+        name.ends_with(".gguf") && Companion::of_name(&name) == Some(Companion::VisionTower)
     };
-    entries.filter(of_tower).min()
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_tower).collect();
+    let shared = |path: &PathBuf| {
+        let name = file_name(path);
+        let name = name.strip_prefix("mmproj-").unwrap_or(&name);
+        name.bytes().zip(model.bytes()).take_while(|(a, b)| a == b).count()
+    };
+    files.sort_by_key(|path| (Reverse(shared(path)), path.clone()));
+    files
 }

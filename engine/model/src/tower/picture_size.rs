@@ -21,6 +21,15 @@ pub enum PictureSizes {
         /// Largest area, in pixels.
         most: usize,
     },
+    /// About the picture's own proportions and size. Larger pictures shrink until their sides are
+    /// at most `longest` pixels. Sides then grow to multiples, as with the image processor of
+    /// Pixtral.
+    Longest {
+        /// Divisor of both sides, in pixels.
+        multiple: usize,
+        /// Longest side, in pixels.
+        longest: usize,
+    },
     /// About the picture's own proportions, as the image processor of Qwen2-VL does.
     Fitted {
         /// Divisor of both sides, in pixels.
@@ -33,6 +42,24 @@ pub enum PictureSizes {
 }
 
 impl PictureSizes {
+    /// Returns the largest area, in pixels.
+    pub fn most_pixels(&self) -> usize {
+        match *self {
+            PictureSizes::Square { side } => side * side,
+            PictureSizes::Filled { most, .. } | PictureSizes::Fitted { most, .. } => most,
+            PictureSizes::Longest { multiple, longest } => longest.next_multiple_of(multiple).pow(2),
+        }
+    }
+
+    /// Makes pictures of about their own proportions smaller, so that each has at most `tokens`
+    /// tokens. Other rules have their own limits.
+    pub fn limit(&mut self, tokens: usize) {
+        if let PictureSizes::Fitted { multiple, least, most } = self {
+            let token = multiple.saturating_mul(*multiple);
+            *most = (*most).min(tokens.saturating_mul(token)).max(*least);
+        }
+    }
+
     /// Returns the width and height for a picture of `width` and `height` pixels.
     ///
     /// # Errors
@@ -45,6 +72,7 @@ impl PictureSizes {
         }
         let (multiple, least, most) = match *self {
             PictureSizes::Square { side } => return Ok([side; 2]),
+            PictureSizes::Longest { multiple, longest } => return Ok(shrink([width, height], multiple, longest)),
             PictureSizes::Filled { multiple, most } => return Ok(fill([width, height], multiple, most)),
             PictureSizes::Fitted { multiple, least, most } => (multiple as f64, least as f64, most as f64),
         };
@@ -63,6 +91,12 @@ impl PictureSizes {
         };
         Ok(fitted.map(|side| side as usize))
     }
+}
+
+/// Returns sides that are at most `longest`, rounded up to multiples of `multiple`.
+fn shrink(sides: [usize; 2], multiple: usize, longest: usize) -> [usize; 2] {
+    let ratio = sides.map(|side| side as f64 / longest as f64).into_iter().fold(1.0, f64::max);
+    sides.map(|side| ((side as f64 / ratio) as usize).max(1).next_multiple_of(multiple))
 }
 
 /// Returns the largest sides of at most `most` pixels that are multiples of `multiple`. The short
@@ -85,6 +119,19 @@ mod tests {
 
     /// Sizes that transformers' `smart_resize` returns.
     #[test]
+    fn limited_pictures_have_no_more_tokens_and_no_fewer_than_the_least() {
+        let photo = |tokens: usize| {
+            let mut sizes = PictureSizes::Fitted { multiple: 28, least: 4 * 784, most: 16_384 * 784 };
+            sizes.limit(tokens);
+            let [width, height] = sizes.fit(4032, 3024).unwrap();
+            width * height / 784
+        };
+        assert_eq!(photo(usize::MAX), 15_552);
+        assert!((1900..=2048).contains(&photo(2048)), "{}", photo(2048));
+        assert!((2..=4).contains(&photo(0)), "{}", photo(0));
+    }
+
+    #[test]
     fn sizes_equal_those_of_the_reference() {
         let sizes = PictureSizes::Fitted { multiple: 32, least: 65_536, most: 16_777_216 };
         for (picture, fitted) in [
@@ -100,6 +147,15 @@ mod tests {
         let filled = PictureSizes::Filled { multiple: 48, most: 280 * 48 * 48 };
         for (picture, fitted) in [([1024, 1024], [768, 768]), ([100, 60], [1008, 576]), ([4000, 30], [9264, 48])] {
             assert_eq!(filled.fit(picture[0], picture[1]).unwrap(), fitted, "{picture:?}");
+        }
+        let longest = PictureSizes::Longest { multiple: 28, longest: 1540 };
+        for (picture, fitted) in [
+            ([1024, 1024], [1036, 1036]),
+            ([1540, 28], [1540, 28]),
+            ([3000, 2001], [1540, 1036]),
+            ([29, 5000], [28, 1540]),
+        ] {
+            assert_eq!(longest.fit(picture[0], picture[1]).unwrap(), fitted, "{picture:?}");
         }
         assert_eq!(PictureSizes::Square { side: 896 }.fit(30, 7).unwrap(), [896; 2]);
         assert!(sizes.fit(1, 201).is_err() && sizes.fit(0, 1).is_err());

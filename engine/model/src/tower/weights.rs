@@ -13,12 +13,25 @@ use thermocline_formats::{
 pub struct TowerWeights {
     /// `[width, 3 * patch_size^2]`: samples of a patch, channel by channel, to the stream.
     pub patch: Linear,
+    /// Norms before the first layer.
+    pub patch_norms: PatchNorms,
     /// Learned embeddings of places, if the tower has them.
     pub positions: Option<PatchPositions>,
     /// Layers, in order.
     pub layers: Vec<TowerLayer>,
     /// From the last layer to the embeddings.
     pub head: TowerHead,
+}
+
+/// Norms before the first layer, each if the tower has it. They are of the tower's kind.
+#[derive(Debug, Clone, Default)]
+pub struct PatchNorms {
+    /// Of a patch's samples, `[3 * patch_size^2]`.
+    pub samples: Option<Norm>,
+    /// Of its embedding, `[width]`.
+    pub embedding: Option<Norm>,
+    /// Of the sum of its embedding and the embedding of its place, `[width]`.
+    pub placed: Option<Norm>,
 }
 
 /// The part that makes embeddings of the text model from a tower's outputs.
@@ -123,11 +136,14 @@ pub struct TowerLayer {
 /// Joins the patches of a square and projects them: norm, linear map, GELU, linear map.
 #[derive(Debug, Clone)]
 pub struct Merger {
-    /// Norm of each patch, `[width]`, or of joined patches, `[merge^2 * width]`.
-    pub norm: Norm,
-    /// `[merge^2 * width, merge^2 * width]`
+    /// Norm of each patch, `[width]`, or of joined patches, `[merge^2 * width]`, if there is one.
+    pub norm: Option<Norm>,
+    /// `[width, width * merge^2]`, for mergers with a linear map before the first. Its inputs are
+    /// joined channel by channel.
+    pub join: Option<Linear>,
+    /// `[hidden, merge^2 * width]`, or `[hidden, width]` behind `join`.
     pub first: Linear,
-    /// `[d_model, merge^2 * width]`
+    /// `[d_model, hidden]`
     pub second: Linear,
 }
 
@@ -142,7 +158,8 @@ impl Merger {
     ) -> Result<Self> {
         let inputs = config.width * config.merge * config.merge;
         Ok(Merger {
-            norm: loader.norm(norm, config.norm, if joined { inputs } else { config.width })?,
+            norm: Some(loader.norm(norm, config.norm, if joined { inputs } else { config.width })?),
+            join: None,
             first: loader.linear(first, inputs, inputs)?,
             second: loader.linear(second, config.d_model, inputs)?,
         })
@@ -235,4 +252,15 @@ pub(super) fn patch_positions(loader: &Loader<'_>, sizes: &TowerSizes) -> Result
     }
     let table = loader.vector_of_shape(name, &[&[count, sizes.width]])?;
     Ok(PatchPositions::Square { side, table })
+}
+
+/// Reads the learned embeddings of columns and rows, `v.position_embd`.
+pub(super) fn side_positions(loader: &Loader<'_>, width: usize) -> Result<PatchPositions> {
+    let name = "v.position_embd.weight";
+    let shape = loader.checkpoint.tensor(name).map(|tensor| tensor.shape.clone()).unwrap_or_default();
+    let length = shape.get(1).copied().unwrap_or(0);
+    if length == 0 {
+        return Err(loader.tensor_error(name, format!("shape [2, places, {width}]"), format!("{shape:?}")));
+    }
+    Ok(PatchPositions::Sides { length, table: loader.vector_of_shape(name, &[&[2, length, width]])? })
 }

@@ -82,8 +82,9 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
     let gpu = Gpu::counting(*caps, None)?;
     let mut go_on = |_, _| ControlFlow::Continue(());
     let uploader = Uploader::new(&gpu, &mut go_on)?;
-    let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
     let load = GpuLoad::default();
+    let threshold_ratio = load.threshold_ratio;
+    let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, threshold_ratio, uploader };
     let mut device = DeviceModel::new(&mut loader, 0, load.submission)?;
     let mut layers = Vec::with_capacity(model.config.n_layer());
     for _ in 0..model.config.n_layer() {

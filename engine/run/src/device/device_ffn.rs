@@ -94,7 +94,7 @@ impl DeviceFfn {
                 mask::fill(&mut resident, n_ff, |_| true);
                 let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
                 ffn.set_inner(loader, weights.layer_norms(), weights.gate_deviations)?;
-                let rule = SkipRule { has_predictor: false, ..SkipRule::of(weights, loader.config.activation) };
+                let rule = SkipRule { has_predictor: false, ..loader.skip_rule(weights) };
                 Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, rule })))
             }
             (Ffn::Experts(ffn), part) => {
@@ -106,7 +106,7 @@ impl DeviceFfn {
                 let shape_of = ExpertShape::of(ffn);
                 let before = before.iter().filter_map(DeviceFfn::experts).find(|it| it.buffers.fits(shape_of));
                 let router_from = shape.early_router_input().map(|from| registers.get(from));
-                let rule = SkipRule::of(weights, loader.config.activation);
+                let rule = loader.skip_rule(weights);
                 let inputs = ExpertRegisters { registers, from: input, router_from };
                 let experts = ResidentExperts::new(loader, before, ffn, rule, &hot, inputs)?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))

@@ -68,7 +68,9 @@ impl DeviceModel {
         // The staging buffers use a quarter of the memory that the load leaves free.
         let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;
         uploader.expect(wanted);
-        Self::build(GpuLoader { gpu, config: &model.config, chunk, uploader }, model, part, load.submission)
+        let threshold_ratio = load.threshold_ratio;
+        let loader = GpuLoader { gpu, config: &model.config, chunk, threshold_ratio, uploader };
+        Self::build(loader, model, part, load.submission)
     }
 
     /// Builds `part` of `model` on the device of `loader`, which may be a device that only counts.

@@ -2,7 +2,7 @@
 
 use thermocline_base::error::Result;
 use thermocline_gpu::{
-    Buffer, Gpu, Op, Recorder, grid,
+    Binding, Buffer, Gpu, Op, Recorder, grid,
     params::{self, Elements},
 };
 use thermocline_model::{Activation, ActivationForm};
@@ -61,6 +61,10 @@ pub(crate) struct GateUpRows<'a> {
 pub(crate) struct ActivationOp {
     gpu: Gpu,
     op: Op,
+    /// Overrides and bindings of `op`.
+    overrides: [(&'static str, f64); 4],
+    gate_up: Buffer,
+    hidden: Buffer,
     pitch: usize,
 }
 
@@ -77,12 +81,32 @@ impl ActivationOp {
         let switch = |on: bool| f64::from(u8::from(on));
         let [kind, limit] = overrides(form);
         let overrides = [kind, limit, ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];
-        let op = Op::of(gpu, "activation", WORKGROUP, &overrides, &[gate_up, hidden])?;
-        Ok(ActivationOp { gpu: gpu.clone(), op, pitch })
+        let op = Self::op(gpu, overrides, [gate_up, hidden], None)?;
+        Ok(ActivationOp { gpu: gpu.clone(), op, overrides, gate_up: gate_up.clone(), hidden: hidden.clone(), pitch })
+    }
+
+    fn op(
+        gpu: &Gpu,
+        overrides: [(&'static str, f64); 4],
+        [gate_up, hidden]: [&Buffer; 2],
+        scales: Option<Binding>,
+    ) -> Result<Op> {
+        let scaled = [("SCALED", f64::from(u8::from(scales.is_some())))];
+        let overrides: Vec<_> = overrides.into_iter().chain(scaled).collect();
+        let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
+        Op::new(gpu, &pipeline, &[gate_up.into(), scales.unwrap_or(gpu.nothing().into()), hidden.into()])
+    }
+
+    /// Returns the activation of a layer whose activated gates are multiplied by `scales`,
+    /// `[neurons]`, before they are compared with a threshold. `None` for ones.
+    pub fn scaled_by(&self, scales: Option<Binding>) -> Result<Self> {
+        let op = Self::op(&self.gpu, self.overrides, [&self.gate_up, &self.hidden], scales)?;
+        Ok(ActivationOp { op, ..self.clone() })
     }
 
     /// Records the activation for the first `neurons` neurons of the first `rows` rows. A neuron
-    /// becomes zero unless the magnitude of its gate's activation is above `threshold`.
+    /// becomes zero unless the magnitude of its gate's activation, times its scale, is above
+    /// `threshold`.
     pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize, threshold: Option<f32>) {
         let (groups, stride) = flat_grid(&self.gpu, rows * neurons, self.op.pipeline().workgroup());
         let [cols, pitch, rows] = [neurons, self.pitch, rows].map(|n| n as u32);

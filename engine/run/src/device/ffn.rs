@@ -12,7 +12,7 @@ use super::{
 use crate::runtime::Probe;
 use thermocline_base::error::Result;
 use thermocline_gpu::{
-    Buffer, BufferRows, ExpertGateUp, GateFirst, Gpu, MemoryUse, Op, Purpose, Recorder, grid, params, pitch,
+    Binding, Buffer, BufferRows, ExpertGateUp, GateFirst, Gpu, MemoryUse, Op, Purpose, Recorder, grid, params, pitch,
 };
 use thermocline_model::{ActivationForm, Down, FfnWeights, LayerNorms, NormSlot};
 
@@ -25,6 +25,7 @@ pub(crate) struct FfnBuffers {
     pub gate_up_pitch: usize,
     /// `[rows, pitch(n_ff)]`, after the activation.
     pub hidden: Buffer,
+    /// In a dense FFN, with the layer's scales of gates.
     activation: ActivationOp,
     fired: FiredMask,
     pub n_ff: usize,
@@ -109,7 +110,8 @@ impl FfnBuffers {
 pub(crate) struct DenseFfn {
     pub buffers: FfnBuffers,
     gate_up: Product,
-    /// Gate, up and activation of one token, for an FFN with gates. The FFN is its only expert.
+    /// Gate, up and activation of one token, for an FFN with gates that have no scales. The FFN is
+    /// its only expert.
     gate_first: Option<ExpertGateUp>,
     /// Applied between gate and activation.
     gate_excess: Option<GateExcess>,
@@ -172,7 +174,7 @@ impl DenseFfn {
             }
         };
         let gate_first = match &gate_up.matrices[..] {
-            [matrix] if buffers.gated && matrix.parts().len() == 1 => {
+            [matrix] if buffers.gated && weights.gate_scales.is_none() && matrix.parts().len() == 1 => {
                 let input = GateFirst {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
@@ -189,7 +191,10 @@ impl DenseFfn {
             }
             _ => None,
         };
-        Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
+        let scales = weights.gate_scales.as_ref().map(|scales| loader.vector("scales of gates", scales)).transpose()?;
+        let activation = buffers.activation.scaled_by(scales.as_ref().map(Binding::from))?;
+        let buffers = FfnBuffers { activation, ..buffers.clone() };
+        Ok(DenseFfn { buffers, gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
     }
 
     /// Sets the norm of hidden values before the down projection, if the layer has one. Also sets,

@@ -27,6 +27,8 @@ pub(crate) struct GpuLayers {
     pub(super) identity: Arc<()>,
     /// Most tokens per chunk: the rows of a register.
     pub chunk: usize,
+    /// As [`GpuLoad::threshold_ratio`](super::GpuLoad::threshold_ratio).
+    pub(super) threshold_ratio: f32,
     pub registers: Registers,
     pub(super) parts: PartBuffers,
     pub(super) first_layer: usize,
@@ -62,6 +64,7 @@ impl GpuLayers {
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
         Ok(GpuLayers {
             gpu: gpu.clone(),
+            threshold_ratio: loader.threshold_ratio,
             identity: Arc::new(()),
             chunk,
             registers,

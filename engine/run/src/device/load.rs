@@ -8,7 +8,7 @@ use thermocline_gpu::{Caps, Gpu, Uploader};
 use thermocline_model::Model;
 
 /// Settings of a model on a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GpuLoad {
     /// Most tokens per chunk, or fewer if the device's limits require it. Registers and scratch
     /// buffers have this many rows.
@@ -22,13 +22,17 @@ pub struct GpuLoad {
     /// Most bytes of the streaming buffer, through which cold neurons pass for the chunks of a
     /// prompt. Includes the buffer on the device and two staging buffers.
     pub streaming_buffer: u64,
+    /// Ratio of the device's activation thresholds to those of the CPU, in layers with scales of
+    /// gates. [`PlacementSolver`](crate::placement::PlacementSolver::threshold_ratio) computes it.
+    /// Speeds that are measured after the load do not change it.
+    pub threshold_ratio: f32,
 }
 
 impl Default for GpuLoad {
     /// 2^35 multiply-adds take some 10 ms on a card. A third of the streaming buffer's bytes holds
     /// thousands of neurons even in wide models, which is enough to occupy a card.
     fn default() -> Self {
-        GpuLoad { chunk: 256, submission: 1 << 35, predictors: true, streaming_buffer: 48 << 20 }
+        GpuLoad { chunk: 256, submission: 1 << 35, predictors: true, streaming_buffer: 48 << 20, threshold_ratio: 1.0 }
     }
 }
 
@@ -94,7 +98,8 @@ impl LoadBytes {
             ControlFlow::Continue(())
         };
         let uploader = Uploader::new(&gpu, &mut progress)?;
-        let loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, uploader };
+        let threshold_ratio = GpuLoad::default().threshold_ratio;
+        let loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, threshold_ratio, uploader };
         let device = DeviceModel::build(loader, model, part, GpuLoad::default().submission)?;
         let held = gpu.arena().used();
         drop(device);

@@ -143,7 +143,8 @@ impl DeviceModel {
         let gpu = self.layers.gpu.clone();
         let mut go_on = |_, _| ControlFlow::Continue(());
         let uploader = Uploader::new(&gpu, &mut go_on)?;
-        let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk: self.layers.chunk, uploader };
+        let (chunk, threshold_ratio) = (self.layers.chunk, self.layers.threshold_ratio);
+        let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk, threshold_ratio, uploader };
         let done = bring(self, &mut loader);
         // Weights uploaded before an error are already in use.
         loader.uploader.flush()?;

@@ -49,13 +49,14 @@ pub(crate) struct NeuronBlock {
 
 impl NeuronBlock {
     /// Uploads the neurons of `block`, whose slots are a multiple of [`SLOT_MULTIPLE`]. The neurons
-    /// read `x`.
+    /// read `x`. `scales` holds the scales of the gates of all slots.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &NeuronBuffers,
         weights: NeuronWeights<'_>,
         block: &SlotBlock,
         x: &Buffer,
+        scales: Option<&Buffer>,
     ) -> Result<Self> {
         const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "FFN weights" };
         let gpu = loader.gpu;
@@ -86,6 +87,7 @@ impl NeuronBlock {
                 ("LANES", f64::from(workgroup)),
                 ("LISTED", switch(listed)),
                 ("GATE_FIRST", switch(rows == 2)),
+                ("SCALED", switch(scales.is_some())),
             ];
             gpu.pipelines().get("sparse_gate_up", Some(ty), workgroup, &overrides)
         };
@@ -98,6 +100,7 @@ impl NeuronBlock {
             x.into(),
             Binding::part(&buffers.lists, list.0, list.1),
             bias.as_ref().unwrap_or(gpu.nothing()).into(),
+            scales.map_or(gpu.nothing().into(), |scales| Binding::part(scales, hidden.0, hidden.1)),
             Binding::part(&buffers.hidden, hidden.0, hidden.1),
         ];
         let listed = Op::new(gpu, &pipeline(true)?, &bindings)?;
@@ -121,7 +124,7 @@ impl NeuronBlock {
 
     /// Records gate, up and activation of one token, for the neurons on the block's list or,
     /// without a list, for all. If there are gates, up rows are read only for neurons whose gate's
-    /// activation is above `threshold`. All others get a hidden value of 0.
+    /// activation, times its scale, is above `threshold`. All others get a hidden value of 0.
     pub fn record_firing(
         &self,
         recorder: &mut Recorder,

@@ -23,6 +23,7 @@ pub(crate) struct NeuronBuffers {
     pub gate_up: Buffer,
     /// `[chunk, slots]`
     pub hidden: Buffer,
+    /// With the layer's scales of gates.
     pub activation: ActivationOp,
     pub sums: PartialSumBuffer,
     /// Output of `slot_list`: for each block its listed slots and the grid of its indirect

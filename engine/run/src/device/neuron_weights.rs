@@ -21,6 +21,8 @@ pub(crate) struct NeuronWeights<'a> {
     pub down: &'a Linear,
     /// As [`FfnWeights::limit`].
     pub limit: Option<f32>,
+    /// As [`FfnWeights::gate_scales`].
+    pub gate_scales: Option<&'a [f32]>,
 }
 
 impl<'a> NeuronWeights<'a> {
@@ -30,7 +32,8 @@ impl<'a> NeuronWeights<'a> {
         let Down::Neurons(down) = &ffn.down else { return None };
         let ty = |linear: &Linear| linear.weight.ty().device_type();
         let alike = ffn.gate.as_ref().is_none_or(|gate| ty(gate) == ty(&ffn.up));
-        alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down, limit: ffn.limit })
+        let (limit, gate_scales) = (ffn.limit, ffn.gate_scales.as_deref());
+        alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down, limit, gate_scales })
     }
 
     /// Number of neurons in the layer.
@@ -80,6 +83,12 @@ impl<'a> NeuronWeights<'a> {
             bias.copied().unwrap_or(0.0)
         };
         Some(neurons.iter().flat_map(|neuron| linears.clone().map(|linear| bias(linear, *neuron))).collect())
+    }
+
+    /// Scales of the gates of `neurons`; `None` if there are no scales.
+    pub fn scales(&self, neurons: &[u32]) -> Option<Vec<f32>> {
+        let scale = |scales: &[f32], neuron: u32| scales.get(neuron as usize).copied().unwrap_or(1.0);
+        self.gate_scales.map(|scales| neurons.iter().map(|neuron| scale(scales, *neuron)).collect())
     }
 
     /// Bytes per neuron in the file.

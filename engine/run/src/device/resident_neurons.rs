@@ -19,7 +19,7 @@ use super::{
 };
 use crate::runtime::{Pass, Probe};
 use thermocline_base::error::Result;
-use thermocline_gpu::{Buffer, Gpu, Op, Purpose, Usage};
+use thermocline_gpu::{Binding, Buffer, Gpu, Op, Purpose, Usage};
 use thermocline_model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask};
 
 /// Invocations of the single workgroup that lists a block's neurons.
@@ -35,6 +35,8 @@ pub(crate) struct ResidentNeurons {
     pub(super) blocks: Vec<NeuronBlock>,
     /// Input of `slot_list`: [`SlotTable::unit_words`].
     table: Buffer,
+    /// Scales of the gates by slot, `[slots]`, if the layer has scales.
+    scales: Option<Buffer>,
     pub(super) list: Op,
     pub sum: Sum,
     pub predictor: Option<PredictorOps>,
@@ -74,12 +76,18 @@ impl ResidentNeurons {
         let NeuronUpload { neurons, several, with_predictor } = upload;
         let rows_of = NeuronWeights::of_ffn(&weights.ffn)?;
         let gpu = loader.gpu;
-        let buffers = match before.filter(|before| before.buffers.fits(rows_of)) {
+        let mut buffers = match before.filter(|before| before.buffers.fits(rows_of)) {
             Some(before) => before.buffers.clone(),
             None => NeuronBuffers::new(loader, rows_of)?,
         };
         let words = 2 * MOST_BLOCKS + buffers.slots;
         let table = gpu.arena().buffer(Purpose::Ffn, "slots of resident neurons", words as u64 * 4, Usage::Storage)?;
+        let scales = rows_of.gate_scales.map(|_| {
+            let bytes = buffers.slots as u64 * 4;
+            gpu.arena().buffer(Purpose::Ffn, "scales of gates", bytes, Usage::Storage)
+        });
+        let scales = scales.transpose()?;
+        buffers.activation = buffers.activation.scaled_by(scales.as_ref().map(Binding::from))?;
         let blocks = ("BLOCKS", MOST_BLOCKS as f64);
         let of = [&buffers.masks.mask, &table, &buffers.lists, &buffers.grids, &buffers.hidden];
         let list = Op::of(gpu, "slot_list", LIST_WORKGROUP, &[blocks], &of)?;
@@ -92,11 +100,12 @@ impl ResidentNeurons {
             slots: SlotTable::new(rows_of.neurons(), SLOT_MULTIPLE),
             blocks: Vec::new(),
             table,
+            scales,
             list,
             sum,
             predictor: None,
             streamed: None,
-            rule: SkipRule::of(weights, loader.config.activation),
+            rule: loader.skip_rule(weights),
             from: registers.get(from).clone(),
             d_model,
             rows: rows_of.rows(),
@@ -131,7 +140,7 @@ impl ResidentNeurons {
         several: bool,
     ) -> Result<()> {
         let done = self.append_blocks(loader, weights, neurons, several);
-        done.and(self.write_table(loader))
+        done.and(self.write_table(loader, weights))
     }
 
     fn append_blocks(
@@ -147,15 +156,25 @@ impl ResidentNeurons {
             let now = if several { self.slots.units_of_next(left.len()) } else { left.len() };
             let (now, later) = left.split_at(now.min(most));
             let block = self.slots.next_block(now, 0)?;
-            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, &block, &self.from)?);
+            self.blocks.push(NeuronBlock::new(
+                loader,
+                &self.buffers,
+                weights,
+                &block,
+                &self.from,
+                self.scales.as_ref(),
+            )?);
             self.slots.push(block);
             left = later;
         }
         Ok(())
     }
 
-    /// Uploads the table of slots.
-    fn write_table(&self, loader: &mut GpuLoader<'_, '_>) -> Result<()> {
+    /// Uploads the table of slots, and the scales of their gates.
+    fn write_table(&self, loader: &mut GpuLoader<'_, '_>, weights: NeuronWeights<'_>) -> Result<()> {
+        if let (Some(buffer), Some(scales)) = (&self.scales, weights.scales(self.slots.units())) {
+            loader.uploader.bytes(buffer, 0, bytemuck::cast_slice(&scales))?;
+        }
         loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&self.slots.unit_words()))
     }
 
@@ -266,7 +285,7 @@ impl ResidentNeurons {
             neurons.extend(more);
             done = self.append(loader, weights, &neurons, false);
         } else {
-            done = done.and(self.write_table(loader));
+            done = done.and(self.write_table(loader, weights));
         }
         done.map(|()| wanted.len())
     }

@@ -68,6 +68,11 @@ impl SlotTable {
         self.starts.len()
     }
 
+    /// Unit of every slot; [`NO_NEURON`] for an empty slot.
+    pub fn units(&self) -> &[u32] {
+        &self.units
+    }
+
     /// Slot and unit of every resident unit.
     pub fn by_slot(&self) -> impl Iterator<Item = (usize, u32)> {
         self.units.iter().copied().enumerate().filter(|(_, unit)| *unit != NO_NEURON)

@@ -1,6 +1,7 @@
 //! The cold neurons of a layer that pass through the streaming buffer.
 
 use super::{
+    elementwise::ActivationOp,
     fired::DeviceMask,
     neuron_buffers::NeuronBuffers,
     neuron_rows::{NeuronRows, PartialSums},
@@ -10,7 +11,7 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{
-    Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, NumberLoad, Recorder, RowLoad, RowStream,
+    Binding, Caps, Gpu, GpuMatrix, Matmul, MatmulOutput, MatrixLayout, NumberLoad, Recorder, RowLoad, RowStream,
 };
 
 /// The neurons of one layer that are in the streaming buffer, prepared for several tokens. Their
@@ -23,6 +24,8 @@ pub(crate) struct StreamedNeurons {
     gate_up: GpuMatrix,
     down: GpuMatrix,
     product: Matmul,
+    /// The activation with the scales of the streamed neurons' gates.
+    activation: ActivationOp,
     sums: NeuronRows,
 }
 
@@ -39,8 +42,10 @@ impl StreamedNeurons {
         let [gate_up, down] = layouts(weights, slots);
         let of = |layout: MatrixLayout| GpuMatrix::bytes_of(caps, layout.ty, layout.rows, layout.cols).ok();
         let [gate_up, down, bias] = [of(gate_up)?, of(down)?, (slots * weights.rows() * 4) as u64];
+        let scales = weights.gate_scales.map(|_| slots as u64 * 4);
+        let load = RowStream::bytes_of([gate_up, down, bias].into_iter().chain(scales));
         let weights = gate_up.next_multiple_of(alignment(caps)) + down;
-        Some(BufferSize { room, weights, bias, load: RowStream::bytes_of([gate_up, down, bias]) })
+        Some(BufferSize { room, weights, bias, scales: scales.unwrap_or(0), load })
     }
 
     /// Prepares the buffer for the layer of `resident` and `weights`. `None` if no piece fits.
@@ -65,7 +70,9 @@ impl StreamedNeurons {
             return Err(Error::invalid("streaming buffer", "one buffer of down-projection rows", down.parts().len()));
         };
         let sums = NeuronRows::new(gpu, down_ty, part, &buffers.hidden, 0, &buffers.sums)?;
-        Ok(Some(StreamedNeurons { slots, rows, gate_up, down, product, sums }))
+        let scales = weights.gate_scales.and(buffer.scales.as_ref()).map(Binding::from);
+        let activation = buffers.activation.scaled_by(scales)?;
+        Ok(Some(StreamedNeurons { slots, rows, gate_up, down, product, activation, sums }))
     }
 
     /// Records the upload of the neurons of `slots` and returns its bytes.
@@ -83,8 +90,12 @@ impl StreamedNeurons {
             RowLoad { matrix: &self.down, rows: slots.len(), row: &down },
         ];
         let biases = weights.biases(slots);
-        let biases = biases.as_ref().map(|biases| NumberLoad { bytes: bytemuck::cast_slice(biases), to: &buffer.bias });
-        buffer.rows.record(recorder, &loads, biases.as_slice())
+        let scales = weights.scales(slots);
+        let numbers = [(biases, Some(&buffer.bias)), (scales, buffer.scales.as_ref())];
+        let numbers = numbers.iter().filter_map(|(numbers, to)| {
+            Some(NumberLoad { bytes: bytemuck::cast_slice(numbers.as_deref()?), to: (*to)? })
+        });
+        buffer.rows.record(recorder, &loads, &numbers.collect::<Vec<_>>())
     }
 
     /// Splits neurons into pieces that fit, of about equal length.
@@ -104,7 +115,7 @@ impl StreamedNeurons {
     ) {
         let buffers = &resident.buffers;
         self.product.record_rows(recorder, tokens, slots * self.rows);
-        buffers.activation.record(recorder, tokens, slots, None);
+        self.activation.record(recorder, tokens, slots, None);
         self.sums.record_first(recorder, slots, buffers.slots, resident.rule.sparse_activation, partials);
     }
 
@@ -117,7 +128,7 @@ impl StreamedNeurons {
         slots: usize,
     ) -> DeviceMask<'r> {
         if let Some(threshold) = resident.fires_above() {
-            resident.buffers.activation.record(recorder, tokens, slots, Some(threshold));
+            self.activation.record(recorder, tokens, slots, Some(threshold));
         }
         resident.buffers.fired.record(recorder, tokens, slots)
     }

@@ -27,6 +27,8 @@ pub(crate) struct BufferSize {
     /// Bytes of weights, and of biases.
     pub weights: u64,
     pub bias: u64,
+    /// Bytes of scales of gates; 0 if no layer has scales.
+    pub scales: u64,
     /// Bytes of one staging load.
     pub load: u64,
 }
@@ -78,13 +80,14 @@ impl BufferSize {
             room,
             weights: a.weights.max(b.weights),
             bias: a.bias.max(b.bias),
+            scales: a.scales.max(b.scales),
             load: a.load.max(b.load),
         })
     }
 
     /// Bytes of the buffer and of both staging loads.
     pub fn total(&self) -> u64 {
-        self.weights + self.bias + 2 * self.load
+        self.weights + self.bias + self.scales + 2 * self.load
     }
 }
 
@@ -100,6 +103,7 @@ pub(crate) struct StreamingBuffer {
     /// Bytes of weights that a piece may take, with the gaps between its matrices.
     pub room: u64,
     pub bias: Buffer,
+    pub scales: Option<Buffer>,
     pub rows: RowStream,
 }
 
@@ -111,6 +115,7 @@ impl StreamingBuffer {
             weights: place(size.weights)?,
             room: size.room,
             bias: place(size.bias)?,
+            scales: (size.scales > 0).then(|| place(size.scales)).transpose()?,
             rows: RowStream::new(gpu, size.load)?,
         })
     }

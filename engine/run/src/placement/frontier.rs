@@ -165,8 +165,8 @@ impl Frontier {
         Frontier { options, suffixes, by_frequency, plans }
     }
 
-    /// Returns the fastest plan within `budget` bytes. `profile` and `machine` must be the ones
-    /// that the frontier was solved for.
+    /// Returns the fastest plan within `budget` bytes, with its times on `machine`. `profile` must
+    /// be the one that the frontier was solved for.
     pub fn plan(&self, profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
         let usable = usable(budget);
         let fits = self.plans.partition_point(|plan| plan.bytes <= usable);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Limits, Machine, Streaming};
+use super::{Limits, Machine, Streaming, WeightLimit};
 use crate::runtime::{KvType, Sparsity};
 
 /// The inputs of a plan besides the model. Equal inputs give equal plans.
@@ -21,6 +21,8 @@ pub struct PlanInputs {
     /// Whether cold neurons and experts of prompts are streamed to the device: always, never, or
     /// (`None`) if streaming is expected to be faster.
     pub stream_prompts: Option<bool>,
+    /// The RAM for weights. `None` if all of them fit.
+    pub ram: Option<WeightLimit>,
     /// Speeds of the processors.
     pub machine: Arc<Machine>,
 }
@@ -39,6 +41,7 @@ impl PlanInputs {
             kv_type,
             chunk: Self::MAX_CHUNK,
             stream_prompts: None,
+            ram: None,
             machine: Arc::new(Machine::typical()),
         }
     }

@@ -229,6 +229,19 @@ impl Machine {
         Machine { disk: disk.map(|rate| format!("{rate:.3e}").parse().unwrap_or(rate)), ..self }
     }
 
+    /// The same machine with a CPU that takes `seconds` longer for each byte of weights of the
+    /// types `types`.
+    pub(super) fn slower_by(&self, types: &[TensorType], seconds: f64) -> Self {
+        let mut slower = self.clone();
+        let with = |rate: f64| 1.0 / (1.0 / rate + seconds);
+        for ty in types {
+            let ProductRate { sequential, scattered } = self.cpu.rate(*ty);
+            let rate = ProductRate { sequential: with(sequential), scattered: with(scattered) };
+            slower.cpu.rates.insert(ty.name().to_owned(), rate);
+        }
+        slower
+    }
+
     /// A typical desktop: two channels of DDR4, and a mid-range graphics card. Used if nothing can
     /// be measured.
     pub fn typical() -> Self {

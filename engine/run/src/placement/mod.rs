@@ -65,7 +65,7 @@ pub use machine::{
 pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
-pub use ram::{MemorySizes, RamNeed, RamShortage};
+pub use ram::{MemorySizes, RamNeed, RamShortage, WeightLimit};
 pub use resident_parts::{Granularity, Placement};
 pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, StreamedChunk, Streaming, StreamingBufferSize};

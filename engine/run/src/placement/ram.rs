@@ -72,6 +72,30 @@ impl RamShortage {
     }
 }
 
+/// The RAM for the weights of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightLimit {
+    /// Bytes of the weights.
+    pub weights: u64,
+    /// Bytes of RAM for the weights that are not in GPU memory.
+    pub ram: u64,
+}
+
+impl WeightLimit {
+    /// The shortage with `on_device` bytes of the weights in GPU memory. The other arguments are
+    /// those of [`RamShortage::new`].
+    pub fn shortage(self, on_device: u64, cpu_bytes: f64, disk: Option<f64>) -> Option<RamShortage> {
+        let need = RamNeed { weights: self.weights.saturating_sub(on_device), others: 0 };
+        RamShortage::new(need, self.ram, cpu_bytes, disk)
+    }
+
+    /// Seconds that the disk adds to each byte of weights that the CPU reads, if none of them are
+    /// in GPU memory. 0 if the speed of the disk is unknown.
+    pub fn seconds_per_byte(self, disk: Option<f64>) -> f64 {
+        self.shortage(0, 1.0, disk).and_then(|shortage| shortage.disk_seconds).unwrap_or(0.0)
+    }
+}
+
 impl CostProfile {
     /// Mean bytes of weights that the CPU reads for a token with `placement`.
     pub fn cpu_weight_bytes(&self, placement: &Placement) -> f64 {
@@ -104,6 +128,15 @@ mod tests {
         assert_eq!(of(32, None), Some(RamShortage { disk_seconds: None, ..quarter }));
         let swapped = RamShortage { ram: GIB, missing: 41 * GIB, disk_bytes: 20e9, disk_seconds: None };
         assert_eq!(of(1, Some(2e9)), Some(swapped), "caches do not fit");
+    }
+
+    #[test]
+    fn weights_in_gpu_memory_are_not_read_from_the_disk() {
+        let limit = WeightLimit { weights: 40 * GIB, ram: 10 * GIB };
+        let read = |on_device: u64| limit.shortage(on_device * GIB, 20e9, Some(2e9)).map(|it| it.disk_seconds.unwrap());
+        assert_eq!([read(0), read(20), read(30)], [Some(7.5), Some(5.0), None]);
+        assert_eq!((limit.seconds_per_byte(Some(1e9)), limit.seconds_per_byte(None)), (0.75e-9, 0.0));
+        assert_eq!(WeightLimit { ram: 40 * GIB, ..limit }.seconds_per_byte(Some(1e9)), 0.0);
     }
 
     #[test]

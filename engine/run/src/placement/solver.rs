@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{
     CostProfile, DeviceBytes, Forecast, Frontier, GpuUse, Granularity, LayerCosts, Machine, Placement, Plan,
-    PlanInputs, PowerInferSplit, StreamingBufferSize, usable,
+    PlanInputs, PowerInferSplit, StreamingBufferSize, time_model::threshold_ratio, usable,
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::Model;
@@ -32,7 +32,13 @@ impl PlacementSolver {
     /// As [`CostProfile::new`].
     pub fn new(model: &Model, bytes: &DeviceBytes, inputs: PlanInputs) -> Result<Self> {
         let profile = CostProfile::new(model, bytes, &inputs)?;
-        let frontier = Frontier::new(&profile, &inputs.machine);
+        // The choice counts the reads from the disk that weights in GPU memory save.
+        let from_disk = inputs.ram.map_or(0.0, |limit| limit.seconds_per_byte(inputs.machine.disk));
+        let frontier = if from_disk > 0.0 {
+            Frontier::new(&profile, &inputs.machine.slower_by(&profile.weight_types(), from_disk))
+        } else {
+            Frontier::new(&profile, &inputs.machine)
+        };
         let streaming_buffer = StreamingBufferSize::new(model, bytes, &profile, &inputs.streaming());
         Ok(PlacementSolver { inputs, profile, frontier, streaming_buffer, eager: OnceLock::new() })
     }
@@ -45,6 +51,11 @@ impl PlacementSolver {
     /// Bytes and reads of the model's parts.
     pub fn profile(&self) -> &CostProfile {
         &self.profile
+    }
+
+    /// Activation thresholds of neurons on the device, relative to neurons on the CPU, from 0 to 1.
+    pub fn threshold_ratio(&self) -> f32 {
+        threshold_ratio(&self.profile, &self.inputs.machine)
     }
 
     /// The plan with nothing resident.
@@ -174,12 +185,26 @@ impl PlacementSolver {
         Ok(self.price(placement))
     }
 
-    /// Tokens per second that the machine's speeds predict for `plan`. `None` if these speeds are
-    /// assumed, or if only the CPU was measured and the plan uses a device.
+    /// Seconds of a token by `plan`, with its reads from the disk. `None` if the model is larger
+    /// than the RAM and the speed of the disk is unknown.
+    pub fn seconds(&self, plan: &Plan) -> Option<f64> {
+        let shortage = self.inputs.ram.and_then(|limit| {
+            let cpu_bytes = self.profile.cpu_weight_bytes(&plan.placement);
+            limit.shortage(plan.bytes.weights(), cpu_bytes, self.inputs.machine.disk)
+        });
+        match shortage {
+            None => Some(plan.seconds),
+            Some(shortage) => shortage.disk_seconds.map(|disk| disk + plan.seconds),
+        }
+    }
+
+    /// Tokens per second that the machine's speeds predict for `plan`, with its reads from the
+    /// disk. `None` if these speeds are assumed or unknown, or if only the CPU was measured and the
+    /// plan uses a device.
     pub fn expected_rate(&self, plan: &Plan) -> Option<f64> {
         let machine = &self.inputs.machine;
         let measured = !machine.assumed && (machine.gpu.is_some() || !plan.placement.any_resident());
-        measured.then(|| plan.tokens_per_second())
+        self.seconds(plan).filter(|_| measured).map(|seconds| 1.0 / seconds)
     }
 
     /// The forecast for `budget` bytes by the machine's speeds alone. If nothing fits, it is the
@@ -209,7 +234,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        placement::tests::{device_bytes, llama},
+        placement::{
+            WeightLimit,
+            tests::{device_bytes, llama},
+        },
         runtime::{KvType, Sparsity},
     };
     use thermocline_cpu::ThreadPool;
@@ -254,6 +282,37 @@ mod tests {
             }
             assert_eq!(with_buffer > 0, divisor < u64::MAX, "{with_buffer} plans had a buffer");
         }
+    }
+
+    /// A GPU that is too slow for weights in RAM is faster than the disk.
+    #[test]
+    fn weights_that_would_be_read_from_the_disk_go_to_the_gpu() {
+        let model = llama();
+        let weights = model.checkpoint.tensor_bytes();
+        let with = |ram: Option<u64>, disk: Option<f64>| {
+            let mut machine = Machine::typical().with_disk(disk);
+            machine.assumed = false;
+            machine.gpu.iter_mut().for_each(|gpu| (gpu.hand_over, gpu.dispatch) = (0.01, 0.01));
+            let inputs = PlanInputs::new(Sparsity::Dense, 64, KvType::F16);
+            let ram = ram.map(|ram| WeightLimit { weights, ram });
+            planner(&model, PlanInputs { machine: Arc::new(machine), ram, ..inputs })
+        };
+        let quickest = |planner: &PlacementSolver| planner.quickest(2 * planner.everything());
+        let slow = Some(weights as f64 / 100.0);
+        for (ram, disk) in [(None, slow), (Some(weights), slow), (Some(weights / 2), None)] {
+            let planner = with(ram, disk);
+            assert!(!quickest(&planner).placement.any_resident(), "{ram:?} {disk:?}");
+        }
+        let planner = with(Some(weights / 2), slow);
+        let plan = quickest(&planner);
+        assert!(plan.placement.any_resident());
+        assert_eq!(plan, planner.price(plan.placement.clone()), "times of a plan are those of its processors");
+        // The CPU reads about half of the weights from the disk, which takes 50 seconds.
+        let [on_cpu, on_gpu] = [planner.on_cpu(), plan].map(|plan| planner.seconds(&plan).unwrap());
+        assert!((25.0..=50.1).contains(&on_cpu) && on_gpu < on_cpu / 2.0, "{on_cpu} {on_gpu}");
+        assert_eq!(planner.expected_rate(&planner.on_cpu()), Some(1.0 / on_cpu));
+        let unknown = with(Some(weights / 2), None);
+        assert_eq!((unknown.seconds(&unknown.on_cpu()), unknown.expected_rate(&unknown.on_cpu())), (None, None));
     }
 
     #[test]

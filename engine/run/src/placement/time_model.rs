@@ -256,6 +256,20 @@ fn concurrent_seconds(gpu: f64, cpu: f64, together: Option<SharedMemory>) -> f64
     if slow > 0.0 { first + (1.0 - first / slow) * alone } else { 0.0 }
 }
 
+/// The activation threshold of neurons on the device, relative to neurons on the CPU, at which
+/// skipping has the least expected error for the time that it saves. A neuron is skipped if the
+/// square of its error is less than a constant times the seconds of its skipped rows. The ratio is
+/// therefore the root of the ratio of both sides' seconds. It is at most 1, so that no side skips
+/// more than the model's thresholds say, and 1 if the speeds were not measured.
+pub(super) fn threshold_ratio(profile: &CostProfile, machine: &Machine) -> f32 {
+    let Some(gpu) = machine.gpu.as_ref().filter(|_| !machine.assumed) else { return 1.0 };
+    let dense = profile.layers.iter().filter(|layer| layer.skips != SkippedRows::NotRouted);
+    let reads: Vec<&ReadBytes> = dense.flat_map(|layer| &layer.other_reads).collect();
+    let cold: f64 = reads.iter().map(|reads| reads.cpu as f64 / machine.cpu.rate(reads.ty).scattered).sum();
+    let hot: f64 = reads.iter().map(|reads| reads.device as f64 / gpu.rate(reads.ty).scattered).sum();
+    if hot < cold { (hot / cold).sqrt() as f32 } else { 1.0 }
+}
+
 fn cpu_seconds(cpu: &CpuRates, reads: &ReadBytes) -> f64 {
     reads.cpu as f64 / cpu.rate(reads.ty).sequential
 }

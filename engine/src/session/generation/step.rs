@@ -96,7 +96,7 @@ impl Generation<'_> {
             adaptation.record_tokens(chunk.len, pass_started.elapsed());
         }
         let computed = computed.inspect_err(|_| self.drop_drafts())?;
-        if !self.report_computed(chunk, &computed, events)? {
+        if !self.report_computed(chunk, &computed, context, events)? {
             return Err(Error::Cancelled);
         }
         if self.todo.drafted > 0
@@ -257,13 +257,15 @@ impl Generation<'_> {
         &mut self,
         chunk: StepChunk,
         computed: &ComputedLogits<'_>,
+        context: &SessionContext,
         events: &EventSender,
     ) -> Result<bool> {
         if let ComputedLogits::Logits(logits) = computed
             && chunk.scores_prompt
         {
             let top = self.chooser.logprobs.map_or(0, |it| it.top);
-            let logprobs = score_prompt(&self.todo.tokens, self.todo.computed, logits.chunks_exact(self.n_vocab), top)?;
+            let prompt = context.read(&self.todo.tokens);
+            let logprobs = score_prompt(&prompt, self.todo.computed, logits.chunks_exact(self.n_vocab), top)?;
             if !logprobs.is_empty() && !events.send(Event::PromptLogprobs(logprobs)) {
                 return Ok(false);
             }

@@ -5,7 +5,7 @@ use minijinja::{Value, value::Serde};
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatMessage, RenderOptions};
-use crate::{ContentGuard, reasoning::transcript::Thoughts};
+use crate::{ContentGuard, PictureMarks, reasoning::transcript::Thoughts};
 
 /// Characters around a probe's number: Unicode noncharacters for internal use, which are removed
 /// from contents.
@@ -137,6 +137,16 @@ impl TemplateConversation {
         self.messages.iter().map(said).sum::<usize>() + json_size(&self.tools) + json_size(self.variables.values())
     }
 
+    /// Writes pictures as marks before the texts.
+    pub fn with_marks(&self, marks: &PictureMarks) -> TemplateConversation {
+        let mut marked = self.clone();
+        for message in &mut marked.messages {
+            message.content.insert_str(0, &marks.content(message.pictures));
+            message.pictures = 0;
+        }
+        marked
+    }
+
     /// Moves the system messages at the indices `moved` to the front of the next user message.
     pub fn with_systems_moved(&self, moved: &[usize], last: LastPlace) -> TemplateConversation {
         let (mut messages, mut waiting): (Vec<TemplateMessage>, Vec<&str>) = (Vec::new(), Vec::new());
@@ -183,7 +193,7 @@ impl TemplateConversation {
             for call in 0..calls {
                 let mut alone = message.clone();
                 if call > 0 {
-                    (alone.content, alone.thinking) = (String::new(), None);
+                    (alone.content, alone.thinking, alone.pictures) = (String::new(), None, 0);
                 }
                 for fields in [Some(&mut alone.fields), alone.text_fields.as_mut()].into_iter().flatten() {
                     if let Some(list) = fields.get_mut("tool_calls").and_then(Json::as_array_mut) {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{conversation::TemplateConversation, fallback, sandbox::Program};
-use crate::{PromptText, Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
+use crate::{PictureMarks, PromptText, Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
 use thermocline_base::error::Result;
 use thermocline_formats::format::{Checkpoint, TokenizerSource};
 
@@ -39,12 +39,14 @@ pub struct RenderOptions<'a> {
     /// A tokenizer whose control tokens are not recognised in messages, tools and variables; `None`
     /// recognises them.
     pub guard: Option<&'a Tokenizer>,
+    /// How pictures are marked; `None` if messages with pictures are only rendered.
+    pub marks: Option<&'a PictureMarks>,
 }
 
 impl RenderOptions<'_> {
     /// A rendering without tools, variables and guard.
     pub const fn new(add_generation_prompt: bool) -> Self {
-        RenderOptions { add_generation_prompt, tools: &[], variables: None, guard: None }
+        RenderOptions { add_generation_prompt, tools: &[], variables: None, guard: None, marks: None }
     }
 }
 
@@ -229,10 +231,21 @@ impl ChatTemplate {
 
     /// Renders the prompt of a conversation with tool definitions and further variables. If a
     /// template does not write definitions, calls or results, or fails on them, they are written as
-    /// text in the messages.
+    /// text in the messages. If it does not write pictures, or fails on them, their marks are
+    /// written before the texts.
     pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<PromptText> {
         let template = self.tool_use.as_deref().filter(|_| !options.tools.is_empty()).unwrap_or(self);
-        template.render_conversation(TemplateConversation::new(messages, options)).map(PromptText::guarded)
+        let conversation = TemplateConversation::new(messages, options);
+        let pictures: usize = messages.iter().map(|message| message.pictures).sum();
+        let Some(marks) = options.marks.filter(|_| pictures > 0) else {
+            return template.render_conversation(conversation).map(PromptText::guarded);
+        };
+        let marked = conversation.with_marks(marks);
+        let text = match template.render_conversation(conversation) {
+            Ok(text) if marks.count(&text) == pictures => text,
+            Ok(_) | Err(_) => template.render_conversation(marked)?,
+        };
+        Ok(PromptText::guarded(marks.expand(text)))
     }
 
     pub(super) fn program(&self) -> &Program {
@@ -471,5 +484,48 @@ pub(super) mod tests {
         let messages: Vec<ChatMessage<'_>> =
             (0..1000).map(|at| ChatMessage::new("user", if at % 50 == 0 { &long } else { "short" })).collect();
         assert!(template.render(&messages, true).expect("renders").len() > 20 * long.len() - 100);
+    }
+
+    /// A template that writes the given text for a picture. The text of a message is trimmed.
+    fn seeing(written: &str) -> String {
+        format!(
+            "{{% for m in messages %}}[{{{{ m.role }}}}]{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{{% for p in \
+             m.content %}}{{% if p.type == 'image' %}}{written}{{% else %}}{{{{ p.text | trim }}}}{{% endif %}}{{% endfor %}}\
+             {{% endif %}}{{% endfor %}}"
+        )
+    }
+
+    #[test]
+    fn pictures_have_the_marks_of_their_family() {
+        let gemma3 = ["<start_of_image>", "<image_soft_token>", "<end_of_image>"];
+        let short = ["<start_of_image>", "<pad>", "<end_of_image>"];
+        let gemma4 = ["<|image>", "<|image|>", "<image|>"];
+        let qwen = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
+        for (special, written, expected) in [
+            (gemma3, "<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"),
+            (short, "<start_of_image>", "\n\n<start_of_image><pad><end_of_image>\n\n"),
+            (gemma4, "<|image|>", "<|image><|image|><image|>"),
+            (qwen, "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|image_pad|><|vision_end|>"),
+        ] {
+            let special = [&["<s>", "</s>"], &special[..]].concat();
+            // The last template knows no pictures, and the one before it fails on them.
+            for source in [&seeing(written), "{{ '[user]' + messages[0].content }}", "[user]{{ messages[0].content }}"]
+            {
+                let checkpoint = checkpoint(&special, Some(source));
+                let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("a vocabulary");
+                let template = ChatTemplate::from_checkpoint(&checkpoint, &tokenizer);
+                let marks = tokenizer.picture_marks(&checkpoint.metadata).expect("no key").expect("a known token");
+                let (guard, marks) = (Some(&tokenizer), Some(&marks));
+                let options = RenderOptions { guard, marks, ..RenderOptions::new(false) };
+                // What a user writes is no mark.
+                let said = format!("What is {written}?");
+                let message = ChatMessage { pictures: 2, ..ChatMessage::new("user", &said) };
+                let text = template.render_with(&[message], options).expect("renders");
+                assert_eq!(text.plain(), format!("[user]{expected}{expected}{said}"), "{source}");
+                let ids = tokenizer.encode_prompt(&text).expect("encodes");
+                let token = marks.map(|marks| marks.token);
+                assert_eq!(ids.iter().filter(|id| Some(**id) == token).count(), 2);
+            }
+        }
     }
 }

@@ -31,9 +31,11 @@ pub fn as_text(conversation: &TemplateConversation) -> TemplateConversation {
         match out.last_mut().filter(|_| results && role == "user") {
             Some(last) => {
                 let _ = write!(last.content, "{}{content}", if is_result { "\n" } else { "\n\n" });
+                last.pictures += message.pictures;
             }
             None => {
-                out.push(TemplateMessage { thinking: message.thinking.clone(), ..TemplateMessage::new(role, content) })
+                let (thinking, pictures) = (message.thinking.clone(), message.pictures);
+                out.push(TemplateMessage { thinking, pictures, ..TemplateMessage::new(role, content) })
             }
         }
         results = is_result;

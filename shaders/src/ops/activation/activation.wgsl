@@ -1,5 +1,6 @@
 // hidden = f(gate) * up, or f(up) without a gate. KIND selects f, see include/activation.wgsl.
-// Neurons with |f(gate)| (or |f(up)|) <= `threshold` give 0.
+// Neurons with |f(gate)| (or |f(up)|) <= `threshold` give 0. With SCALED, |f(gate)| is multiplied
+// by the neuron's scale first.
 // Gate and up are side by side in a row of the input, [rows, gate cols | up cols], or alternate,
 // [rows, gate and up of each neuron]. Rows are 2 * pitch apart (pitch without a gate). hidden is
 // [rows, cols].
@@ -8,9 +9,11 @@
 
 override GATED: bool = true;
 override INTERLEAVED: bool = false;
+override SCALED: bool = false;
 
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
-@group(0) @binding(1) var<storage, read_write> hidden: array<f32>;
+@group(0) @binding(1) var<storage, read> scales: array<f32>;
+@group(0) @binding(2) var<storage, read_write> hidden: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -33,9 +36,15 @@ fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
         gate = gate_up[element.at];
         value = activate(gate);
     }
-    // NaN is kept.
-    if params.threshold >= 0.0 && abs(activate(gate)) <= params.threshold {
-        value = 0.0;
+    if params.threshold >= 0.0 {
+        var magnitude = abs(activate(gate));
+        if SCALED {
+            magnitude *= scales[element.col];
+        }
+        // NaN is kept.
+        if magnitude <= params.threshold {
+            value = 0.0;
+        }
     }
     hidden[element.at] = value;
 }

@@ -1,13 +1,14 @@
 //! Hidden activations of an FFN: `hidden[t, i] = f(gate[t, i]) * up[t, i]` for gate and up
-//! `[rows, cols]`, or `f(gate[t, i])` without up. Results are 0 where `|f(gate)|` is at most a
-//! threshold. Gates and ups of a row are side by side, or they alternate.
+//! `[rows, cols]`, or `f(gate[t, i])` without up. Results are 0 where `|f(gate)|`, or its product
+//! with the neuron's scale, is at most a threshold. Gates and ups of a row are side by side, or
+//! they alternate.
 
 use std::f64::consts::PI;
 
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{COLS, CaseRequest, FLAT_SIZES, KernelCase, OUTLIER, PITCH, ROWS, has, loud_noise, map_elements},
+    case::{COLS, CaseRequest, FLAT_SIZES, KernelCase, OUTLIER, PITCH, ROWS, has, loud_noise, map_elements, noise},
     params::params,
 };
 
@@ -22,15 +23,15 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// Neurons give 0 if the magnitude of their gate's activation is at most this value.
-        /// Negative: no threshold.
+        /// Neurons give 0 if the magnitude of their gate's activation, with `SCALED` times the
+        /// neuron's scale, is at most this value. Negative: no threshold.
         threshold: f32,
     }
 }
 
 /// The kernel `activation`.
 pub(crate) const KERNEL: Kernel =
-    Kernel::new::<Activation>("activation", &[Read, Write], include_str!("activation.wgsl"), cases);
+    Kernel::new::<Activation>("activation", &[Read, Read, Write], include_str!("activation.wgsl"), cases);
 
 /// `f(gate) * up`, or `f(gate)` without `up`. `kind` is the kernel's `KIND`, which selects `f`.
 pub(crate) fn activate(kind: u32, gate: f64, up: Option<f64>) -> f64 {
@@ -59,13 +60,15 @@ pub(crate) fn limited_activate(kind: u32, limit: f64, gate: f64, up: Option<f64>
 }
 
 /// Forms of the input, and thresholds of gates.
-const FORMS: [(&str, f32); 7] = [
-    ("GATED", 0.25),
+const FORMS: [(&str, f32); 9] = [
+    ("GATED INTERLEAVED SCALED", 0.25),
     ("", -1.0),
     ("GATED", -1.0),
     ("GATED INTERLEAVED", -1.0),
     ("GATED INTERLEAVED", 0.5),
     ("GATED", 0.0),
+    ("GATED SCALED", 0.5),
+    ("GATED", 0.25),
     ("", 2.0),
 ];
 
@@ -87,12 +90,14 @@ fn case(kind: u32, limit: f64, options: &str, threshold: f32, tolerance: f64) ->
     let (gated, interleaved) = (has(options, "GATED"), has(options, "INTERLEAVED"));
     let mut input = loud_noise(ROWS * 2 * PITCH, 5, 60.0);
     input[3] = OUTLIER;
+    let scales: Vec<f32> = noise(COLS, 6).iter().map(|scale| 1.0 + scale).collect();
+    let scale = |col: usize| if has(options, "SCALED") { f64::from(scales[col]) } else { 1.0 };
     let (row_len, step) = if gated { (2 * PITCH, if interleaved { 1 } else { COLS }) } else { (PITCH, 0) };
     let before = vec![7.0; ROWS * PITCH];
     let hidden = map_elements(&before, |row, col, _| {
         let at = row * row_len + if interleaved { 2 * col } else { col };
         let (gate, up) = (f64::from(input[at]), f64::from(input[at + step]));
-        let is_silent = limited_activate(kind, limit, gate, None).abs() <= f64::from(threshold);
+        let is_silent = limited_activate(kind, limit, gate, None).abs() * scale(col) <= f64::from(threshold);
         if is_silent { 0.0 } else { limited_activate(kind, limit, gate, gated.then_some(up)) }
     });
     let [cols, pitch, rows, stride] = FLAT_SIZES;
@@ -100,8 +105,9 @@ fn case(kind: u32, limit: f64, options: &str, threshold: f32, tolerance: f64) ->
         .named(format!("kind {kind}, limit {limit}, threshold {threshold}, {options}"))
         .set("KIND", kind)
         .set("LIMIT", limit)
-        .switches(&["GATED", "INTERLEAVED"], options)
+        .switches(&["GATED", "INTERLEAVED", "SCALED"], options)
         .input(&input)
+        .input(&scales)
         .input(&before)
         .becomes(&hidden, tolerance)
 }

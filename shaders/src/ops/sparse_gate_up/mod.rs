@@ -1,7 +1,8 @@
 //! Hidden activations of listed neurons: `hidden[n] = f(gate . x) * (up . x)` with the rows of
 //! neuron `n`, or `f(up . x)` without a gate, with optional biases. Rows of gates and ups may
 //! alternate or be stacked. With `GATE_FIRST`, neurons with `|f(gate . x)| <= threshold` are 0.
-//! The hidden activations of other neurons do not change.
+//! With `SCALED`, the neuron's scale multiplies `|f(gate . x)|` first. The hidden activations of
+//! other neurons do not change.
 
 use crate::{
     Access::{Read, Write},
@@ -29,7 +30,7 @@ params! {
         /// Number of neurons, if there is no list of neurons.
         count: u32,
         /// With `GATE_FIRST`, a neuron's up row is not read if the magnitude of its gate's
-        /// activation is at most this value.
+        /// activation, with `SCALED` times the neuron's scale, is at most this value.
         threshold: f32,
     }
 }
@@ -37,7 +38,7 @@ params! {
 /// The kernel `sparse_gate_up`.
 pub(crate) const KERNEL: Kernel = Kernel::new::<SparseGateUp>(
     "sparse_gate_up",
-    &[Read, Read, Read, Read, Read, Write],
+    &[Read, Read, Read, Read, Read, Read, Write],
     include_str!("sparse_gate_up.wgsl"),
     cases,
 )
@@ -56,7 +57,8 @@ struct SparseGateUpForm {
     lanes: u32,
 }
 
-const FORMS: [SparseGateUpForm; 9] = [
+const FORMS: [SparseGateUpForm; 10] = [
+    form([2, 64, 32], "GATED HAS_BIAS ALTERNATE SCALED", Some(0.3)),
     form([2, 64, 32], "GATED HAS_BIAS ALTERNATE", Some(0.3)),
     form([0, 96, 8], "GATED", None),
     form([2, 32, 32], "GATED HAS_BIAS ALTERNATE", None),
@@ -83,6 +85,7 @@ struct Layer {
     weights: SampleWeights,
     x: Vec<f32>,
     bias: Vec<f32>,
+    scales: Vec<f32>,
     sums: Vec<f64>,
 }
 
@@ -100,7 +103,8 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         let weights = SampleWeights::new(request.ty, 2 * NEURONS, cols.next_multiple_of(request.ty.block()), 6);
         let (x, bias) = (noise(weights.cols, 7), noise(2 * NEURONS, 8));
         let sums = (0..2 * NEURONS).map(|row| weights.product(row, &x)).collect();
-        let layer = Layer { weights, x, bias, sums };
+        let scales = noise(NEURONS, 9).iter().map(|scale| 1.0 + scale).collect();
+        let layer = Layer { weights, x, bias, scales, sums };
         for form in request.pick_of_type(&FORMS, 1) {
             let lists = request.pick(&LISTS, 1).iter();
             cases.extend(lists.map(|(listed, active)| layer.case(form, *listed, *active)));
@@ -116,8 +120,9 @@ impl Layer {
         let [step, up_at] = form.rows();
         let (gate, up) = (out(neuron * step), out(neuron * step + up_at));
         let alone = activate(form.kind, gate, None);
+        let scale = if has(form.options, "SCALED") { f64::from(self.scales[neuron]) } else { 1.0 };
         match form.threshold {
-            Some(threshold) if alone.abs() <= f64::from(threshold) => 0.0,
+            Some(threshold) if alone.abs() * scale <= f64::from(threshold) => 0.0,
             _ if has(form.options, "GATED") => activate(form.kind, gate, Some(up)),
             _ => alone,
         }
@@ -149,13 +154,14 @@ impl Layer {
             .indirect()
             .set("LANES", lanes)
             .set("KIND", kind)
-            .switches(&["GATED", "HAS_BIAS"], options)
+            .switches(&["GATED", "HAS_BIAS", "SCALED"], options)
             .set("LISTED", listed)
             .set("GATE_FIRST", threshold.is_some())
             .matrix(&self.weights)
             .input(&self.x)
             .input(&list)
             .input(&self.bias)
+            .input(&self.scales)
             .input(&[BEFORE; NEURONS + 1])
             .becomes(&hidden, NEAR)
     }

@@ -4,7 +4,8 @@
 // stacked gate and up (step 1, up_at n_ff) and alternating ones (step 2, up_at 1). Biases have the
 // same layout as rows. Elements of unlisted neurons are not written.
 // Without LISTED, the neurons are the first `count`, and no list is read. With GATE_FIRST, up rows
-// are read only for neurons with |f(gate)| > threshold; hidden is 0 for the others.
+// are read only for neurons with |f(gate)| > threshold; hidden is 0 for the others. With SCALED,
+// |f(gate)| is multiplied by the neuron's scale first.
 // Dispatched with `slot_list`'s grid, or a grid for `count`. LANES invocations share the rows of
 // NEURONS neurons.
 #include "activation.wgsl"
@@ -16,6 +17,7 @@ override GATED: bool = true;
 override HAS_BIAS: bool = false;
 override LISTED: bool = true;
 override GATE_FIRST: bool = false;
+override SCALED: bool = false;
 // A power of two that divides WORKGROUP_SIZE.
 override LANES: u32 = 32u;
 const NEURONS: u32 = 2u;
@@ -23,7 +25,8 @@ const NEURONS: u32 = 2u;
 // The number of listed neurons, then the neurons.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
-@group(0) @binding(5) var<storage, read_write> hidden: array<f32>;
+@group(0) @binding(5) var<storage, read> scales: array<f32>;
+@group(0) @binding(6) var<storage, read_write> hidden: array<f32>;
 
 // Gates and ups of NEURONS neurons.
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
@@ -100,7 +103,11 @@ fn sparse_gate_up(
             if HAS_BIAS {
                 gate += bias[gate_rows[n]];
             }
-            fires[n] = abs(activate(gate)) > params.threshold;
+            var magnitude = abs(activate(gate));
+            if SCALED {
+                magnitude *= scales[neurons[n]];
+            }
+            fires[n] = magnitude > params.threshold;
         }
     }
     var sum = vec4<f32>();

@@ -26,7 +26,7 @@ use thermocline_engine::{
     device::{GpuLoad, device_bytes},
     gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose, Tier},
     hybrid::{HybridProcessor, Planner},
-    model::{Ffn, LoadOptions, Model, mask},
+    model::{Ffn, FfnWeights, LoadOptions, Model, mask},
     placement::{BLOCK, CostProfile, Machine, Placement, Plan, PlanInputs, Resident, Streaming},
     runtime::{Forward, KvCache, KvType, LONGEST_PASS, LayerFiring, Outputs, Probe, Processor, Residency, Sparsity},
 };

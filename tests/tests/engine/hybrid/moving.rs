@@ -1,6 +1,6 @@
 //! Moves of the resident part between two tokens.
 
-use super::*;
+use super::{placements::thresholded, *};
 
 /// A planner that returns one placement after another, or as many neurons of as many layers as fit.
 #[derive(Debug)]
@@ -101,6 +101,46 @@ pub(super) fn check_moves_keep_logits(gpu: &Gpu, model: &Arc<Model>, room: usize
             assert!(error <= 1e-4, "seed {seed} token {at}: {error}");
         }
     }
+}
+
+/// A neuron has the activation threshold of the side that it is on, also after it has moved.
+#[test]
+fn neurons_have_the_threshold_of_their_side() {
+    let model = thresholded(&neuron_major("fixtures/models/llama-silu-gqa"), Some(&|_| 1.0));
+    let ids = ids(&model, 30);
+    let skipping = |forward: &mut Forward| {
+        forward.set_sparsity(Sparsity::Threshold);
+        logits(forward, &ids, 30)
+    };
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let of_one_side = skipping(&mut scalar);
+    let load = GpuLoad { chunk: 16, threshold_ratio: 0.5, ..GpuLoad::default() };
+    let (everywhere, mut go_on) = (placements(&model, 3), |_, _| ControlFlow::Continue(()));
+    let start = &everywhere[0].1;
+    let processor = HybridProcessor::load(shared(FULL), cpu(), &model, start, &load, &mut go_on).unwrap();
+    let next = Arc::new(Mutex::new((None, u64::MAX)));
+    let processor = processor.with_planner(Box::new(Script::Placements(Arc::clone(&next))));
+    let (mut forward, mut differ) = (Forward::on(Arc::clone(&model), Box::new(processor)), 0);
+    for (what, placement) in everywhere {
+        next.lock().unwrap().0 = Some(placement);
+        while settle(&mut forward, &mut []).unwrap() {}
+        // On one side only, half the threshold is the same as twice the gate.
+        let (of, residency) = forward.residency().unwrap();
+        let held = residency.resident(of).unwrap_or_default();
+        let mut of_sides = Model::clone(&model);
+        for (hot, layer) in held.hot.iter().zip(&mut of_sides.weights.layers) {
+            let scale = |neuron: usize| if mask::contains(hot, neuron) { 2.0 } else { 1.0 };
+            let scales = |ffn: &FfnWeights| (0..ffn.up.weight.rows()).map(scale).collect();
+            layer.ffn.ffns_mut().for_each(|ffn| ffn.gate_scales = Some(scales(ffn)));
+        }
+        let of_sides = Arc::new(of_sides);
+        let mut scalar = golden::forward(&of_sides, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+        let (got, wanted) = (skipping(&mut forward), skipping(&mut scalar));
+        let error = relative(&got, &wanted);
+        assert!(error <= 1e-4, "{what}: {error}");
+        differ += usize::from(relative(&got, &of_one_side) > 1e-3);
+    }
+    assert!(differ >= 5, "{differ} placements differ from one threshold");
 }
 
 #[test]

@@ -90,25 +90,55 @@ fn placements_do_not_change_logits_of_other_models() {
     }
 }
 
+/// Returns `model` with an activation threshold in every layer, and with `scales` of its gates.
+pub(super) fn thresholded(model: &Model, scales: Option<&dyn Fn(usize) -> f32>) -> Arc<Model> {
+    let mut model = model.clone();
+    for layer in &mut model.weights.layers {
+        layer.activation_threshold = Some(0.1);
+        for ffn in layer.ffn.ffns_mut() {
+            ffn.gate_scales = scales.map(|scale| (0..ffn.up.weight.rows()).map(scale).collect());
+        }
+    }
+    Arc::new(model)
+}
+
 #[test]
 fn placements_do_not_change_logits_with_activation_thresholds() {
-    let gpu = shared(FULL);
-    let model = neuron_major("fixtures/models/llama-silu-gqa");
-    let mut weights = model.weights.clone();
-    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
-    let (config, checkpoint) = (model.config.clone(), model.checkpoint.clone());
-    let model = Arc::new(Model { config, weights, checkpoint, draft_head: None });
-    let ids = ids(&model, 30);
-    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
-    let dense = logits(&mut scalar, &ids, 30);
-    scalar.set_sparsity(Sparsity::Threshold);
-    let wanted = logits(&mut scalar, &ids, 30);
-    assert!(relative(&wanted, &dense) > 1e-3, "the activation threshold skips nothing");
-    for (what, placement) in placements(&model, 5) {
-        let mut forward = hybrid(gpu, &model, &placement, 64);
-        forward.set_sparsity(Sparsity::Threshold);
-        let error = relative(&logits(&mut forward, &ids, 30), &wanted);
-        assert!(error <= 1e-4, "{what}: {error}");
+    let (gpu, path) = (shared(FULL), "fixtures/models/llama-silu-gqa");
+    for (model, by_neuron) in [(neuron_major(path), true), (model(path), false)] {
+        let ids = ids(&model, 30);
+        let skipping = |model: &Arc<Model>| {
+            let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+            scalar.set_sparsity(Sparsity::Threshold);
+            logits(&mut scalar, &ids, 30)
+        };
+        let (plain, dense) = (thresholded(&model, None), skipping(&model));
+        let scaled = thresholded(&model, Some(&|at| if at.is_multiple_of(3) { 0.25 } else { 1.5 }));
+        let (wanted, wanted_scaled) = (skipping(&plain), skipping(&scaled));
+        assert!(relative(&wanted, &dense) > 1e-3, "the activation threshold skips nothing");
+        assert!(relative(&wanted_scaled, &wanted) > 1e-3, "scales change nothing");
+        let ones = thresholded(&model, Some(&|_| 1.0));
+        assert_eq!(skipping(&ones), wanted, "scales of 1");
+        let whole = |placement: &Placement| {
+            let mut layers = placement.hot.iter().enumerate();
+            layers.all(|(layer, hot)| hot.is_empty() || hot.len() == neurons(&model, layer))
+        };
+        for (what, placement) in placements(&model, 5).into_iter().filter(|(_, it)| by_neuron || whole(it)) {
+            let of = |model: &Arc<Model>| {
+                let mut forward = hybrid(gpu, model, &placement, 64);
+                forward.set_sparsity(Sparsity::Threshold);
+                logits(&mut forward, &ids, 30)
+            };
+            let (got, got_scaled) = (of(&plain), of(&scaled));
+            let got_ones = of(&ones);
+            if by_neuron {
+                assert_eq!(got_ones, got, "{what}: scales of 1");
+            }
+            for (got, wanted) in [(got, &wanted), (got_ones, &wanted), (got_scaled, &wanted_scaled)] {
+                let error = relative(&got, wanted);
+                assert!(error <= 1e-4, "{what}: {error}");
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{
     firing::Heard,
     moving::{most, most_up_to},
+    placements::thresholded,
     *,
 };
 
@@ -21,7 +22,8 @@ pub(super) fn streaming_as(
     chunk: usize,
     buffer: u64,
 ) -> Forward {
-    let load = GpuLoad { chunk, ..GpuLoad::default() };
+    // Firings of prompts are counted with the model's thresholds on every side.
+    let load = GpuLoad { chunk, threshold_ratio: 0.5, ..GpuLoad::default() };
     let mut go_on = |_, _| ControlFlow::Continue(());
     let mut processor = HybridProcessor::load(gpu, cpu(), model, placement, &load, &mut go_on).unwrap();
     processor.stream(model, when.clone(), buffer).unwrap();
@@ -163,10 +165,8 @@ fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
 fn streamed_prompts_do_not_change_firings() {
     let gpu = shared(FULL);
     let silu = neuron_major("fixtures/models/llama-silu-gqa");
-    let mut weights = silu.weights.clone();
-    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
-    let variant = Model { config: silu.config.clone(), weights, checkpoint: silu.checkpoint.clone(), draft_head: None };
-    for model in [model(POWERINFER), Arc::new(variant)] {
+    let scaled = thresholded(&silu, Some(&|at| if at.is_multiple_of(3) { 0.25 } else { 1.5 }));
+    for model in [model(POWERINFER), thresholded(&silu, None), scaled] {
         let ids = ids(&model, 50);
         let hear = |forward: &mut Forward| {
             let mut heard = Heard::default();

@@ -211,6 +211,8 @@ fn silu_models_get_activation_thresholds() {
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
         let threshold = layer.activation_threshold.unwrap();
+        let scales = layer.gate_scales.as_ref().unwrap();
+        assert!(scales.len() == model.config.n_ff && scales.iter().all(|scale| *scale > 0.0), "{scales:?}");
         assert!(
             (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
             "{threshold:?}"

@@ -1,56 +1,26 @@
 //! Chats with pictures.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use thermocline_engine::{
-    model::{LoadOptions, Model, PictureGrid},
-    pictures::PictureHash,
-    runtime::{CallInputs, Outputs, PlacedPicture},
-    session::{ChatOptions, PromptPicture},
+    cpu::Cpu,
+    format::ReadMode,
+    gpu::{AdapterChoice, GpuOptions},
+    model::{LoadOptions, Model, Tower},
+    pictures::Picture,
+    runtime::{CallInputs, Outputs, PlacedPicture, TowerProcessor},
+    session::{ChatOptions, DeviceChoice, DeviceStatus, LogprobsRequest},
 };
-use thermocline_tests::golden::{Setup, argmax, forward};
+use thermocline_tests::{
+    golden::{Setup, argmax, forward},
+    pictured::{PICTURE, pictures, set_json, tower_fixture, with_pictures},
+};
 
 use super::*;
 
-/// The token in whose place pictures are: `</s>`, which the template writes.
-const PICTURE: u32 = 1;
-const TEMPLATE: &str = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in \
-                        m.content %}{{ eos_token if p.type == 'image' else p.text }}{% endfor %}{% endif %}\n{% endfor %}";
-const GRID: PictureGrid = PictureGrid { rows: 3, cols: 5 };
-
-/// Copies a model to `to`, with a token for pictures and a template for their messages.
-fn with_pictures(name: &str, to: &Path) {
-    for file in fs::read_dir(model(name)).unwrap() {
-        let file = file.unwrap();
-        fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
-    for (file, key, value) in
-        [("config.json", "image_token_id", json!(PICTURE)), ("tokenizer_config.json", "chat_template", json!(TEMPLATE))]
-    {
-        let path = to.join(file);
-        let mut values: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        values[key] = value;
-        fs::write(path, values.to_string()).unwrap();
-    }
-}
-
-fn picture(model: &Model, name: u8, deepstack: usize) -> Arc<PromptPicture> {
-    let mut seed = u64::from(name);
-    let mut rows = || {
-        let mut number = |_| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((seed >> 40) as f32 / (1 << 23) as f32 - 1.0) * 1.7
-        };
-        (0..GRID.tokens() * model.config.d_model).map(&mut number).collect::<Vec<f32>>()
-    };
-    let embeddings = rows();
-    let deepstack = (0..deepstack).map(|_| rows()).collect();
-    Arc::new(PromptPicture { hash: PictureHash([name; 32]), grid: GRID, embeddings, deepstack })
-}
-
-fn asked(text: &str, pictures: &[&Arc<PromptPicture>]) -> Message {
-    Message { pictures: pictures.iter().map(|it| Arc::clone(it)).collect(), ..Message::new(Role::User, text) }
+fn asked(text: &str, pictures: &[&Picture]) -> Message {
+    Message { pictures: pictures.iter().map(|it| (*it).clone()).collect(), ..Message::new(Role::User, text) }
 }
 
 fn chat(messages: &[Message]) -> Request {
@@ -58,16 +28,22 @@ fn chat(messages: &[Message]) -> Request {
 }
 
 /// The most likely continuation of `tokens`, in which pictures are runs of [`PICTURE`].
-fn continued(model: &Arc<Model>, tokens: &[u32], pictures: &[&Arc<PromptPicture>]) -> Vec<u32> {
+fn continued(model: &Arc<Model>, tokens: &[u32], pictures: &[&Picture]) -> Vec<u32> {
     let mut forward = forward(model, Setup::default());
     let mut kv = forward.kv_cache(tokens.len() + 8, KvType::F32).unwrap();
-    let starts: Vec<usize> = (0..tokens.len()).filter(|at| tokens[*at] == PICTURE).step_by(GRID.tokens()).collect();
-    assert_eq!(starts.len(), pictures.len());
-    let placed: Vec<PlacedPicture<'_>> = starts
-        .into_iter()
-        .zip(pictures)
-        .map(|(start, of)| PlacedPicture { start, grid: GRID, embeddings: &of.embeddings, deepstack: &of.deepstack })
-        .collect();
+    let tower = Tower::open(&model.checkpoint.path, ReadMode::Map).unwrap();
+    let mut tower = TowerProcessor::new(tower.into(), Cpu::new(&CpuOptions::default()).unwrap());
+    let made: Vec<_> = pictures.iter().map(|picture| tower.embed(picture, &mut ()).unwrap()).collect();
+    let (mut placed, mut at) = (Vec::new(), 0);
+    for of in &made {
+        let start = (at..tokens.len()).find(|at| tokens[*at] == PICTURE).unwrap();
+        placed.push(PlacedPicture { start, grid: of.grid, embeddings: &of.embeddings, deepstack: &of.deepstack });
+        at = start + of.grid.tokens();
+    }
+    assert_eq!(
+        tokens.iter().filter(|id| **id == PICTURE).count(),
+        made.iter().map(|of| of.grid.tokens()).sum::<usize>()
+    );
     let inputs = CallInputs::with_pictures(tokens, &placed);
     let mut ids = vec![argmax(forward.run(inputs, &mut kv, Outputs::Last, &mut ()).unwrap())];
     while ids.len() < 8 {
@@ -78,47 +54,85 @@ fn continued(model: &Arc<Model>, tokens: &[u32], pictures: &[&Arc<PromptPicture>
 }
 
 #[test]
-fn later_turns_reuse_pictures_and_other_pictures_are_noticed() {
-    for (name, deepstack) in [("qwen2_5-vl", 0), ("qwen3-vl", 2), ("gemma3", 0)] {
+fn later_turns_compute_no_picture_again_and_notice_other_pictures() {
+    for name in ["qwen2_5-vl", "qwen3-vl", "qwen3_5", "gemma3", "gemma4"] {
         let folder = tempfile::tempdir().unwrap();
         with_pictures(name, folder.path());
         let model = Arc::new(Model::open(folder.path(), &LoadOptions::default()).unwrap());
-        let [a, b, c] = [1, 2, 3].map(|of| picture(&model, of, deepstack));
+        let [a, b, c] = pictures(folder.path());
         for chunk in [512, 4] {
             let engine = Engine::open(folder.path(), EngineOptions { chunk, ..options() }).unwrap();
-            let session = session_of(&engine, 160);
+            let session = session_of(&engine, 360);
             let tokens = |messages: &[Message]| {
                 engine.prompt_tokens(Prompt::Chat(messages.to_vec()), &ChatOptions::default()).unwrap()
             };
+            let of_a = engine.picture_tokens(&a).unwrap();
             let first = [asked("Look at this.", &[&a])];
             let one = generate(&session, chat(&first));
-            assert_eq!(one.stats.prompt_tokens, tokens(&first).len());
+            assert_eq!((one.stats.prompt_tokens, one.stats.computed_pictures), (tokens(&first).len(), 1), "{name}");
             assert_eq!(one.ids, continued(&model, &tokens(&first), &[&a]), "{name}, chunks of {chunk}");
             // The answer may be cut into other tokens, so only the question is surely reused.
             let said = Message::new(Role::Assistant, "I see.");
             let second = [first[0].clone(), said.clone(), asked("And these two?", &[&b, &a])];
             let two = generate(&session, chat(&second));
-            assert!(two.stats.reused_tokens >= GRID.tokens(), "{name}: {:?}", two.stats.reused_tokens);
+            assert_eq!(two.stats.computed_pictures, 1, "{name}: the first picture is known");
+            if !engine.config().is_recurrent() {
+                assert!(two.stats.reused_tokens >= of_a, "{name}: {:?}", two.stats.reused_tokens);
+            }
             assert_eq!(two.ids, continued(&model, &tokens(&second), &[&a, &b, &a]), "{name}, chunks of {chunk}");
             // Another picture of the same size.
             let other = [first[0].clone(), said.clone(), asked("And these two?", &[&c, &a])];
             let three = generate(&session, chat(&other));
-            assert!(three.stats.reused_tokens < two.stats.prompt_tokens - 2 * GRID.tokens());
+            assert!(three.stats.reused_tokens < two.stats.prompt_tokens - of_a);
+            assert_eq!(three.stats.computed_pictures, 1, "{name}");
             assert_eq!(three.ids, continued(&model, &tokens(&other), &[&a, &c, &a]), "{name}, chunks of {chunk}");
             let four = generate(&session, chat(&[asked("Look at this.", &[&b])]));
-            assert_eq!(four.stats.reused_tokens, 0, "{name}");
+            assert_eq!((four.stats.reused_tokens, four.stats.computed_pictures), (0, 1), "{name}");
         }
     }
+}
+
+#[test]
+fn a_chunk_on_a_gpu_is_as_long_as_a_whole_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("gemma4", folder.path());
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let [null, vision] = ["null", "\"vision\""].map(|of| format!("\"use_bidirectional_attention\":{of}"));
+    assert!(text.contains(&null));
+    fs::write(&config, text.replace(&null, &vision)).unwrap();
+    let model = Arc::new(Model::open(folder.path(), &LoadOptions::default()).unwrap());
+    let [a, b, _] = pictures(folder.path());
+    let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+    let engine = Engine::open(folder.path(), EngineOptions { device, chunk: 16, ..options() }).unwrap();
+    assert!(matches!(engine.wait_for_device(LONGEST), DeviceStatus::Gpu(_)));
+    assert_eq!(engine.device_chunk(), engine.tower().unwrap().most_tokens());
+    let request = chat(&[asked("Look at these two.", &[&a, &b])]);
+    let tokens = engine.prompt_tokens(request.prompt.clone(), &request.chat).unwrap();
+    let said = generate(&session_of(&engine, 200), request);
+    assert!(matches!(engine.wait_for_device(LONGEST), DeviceStatus::Gpu(_)));
+    assert_eq!(said.ids, continued(&model, &tokens, &[&a, &b]));
+}
+
+#[test]
+fn sessions_share_the_embeddings_of_a_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    let engine = Engine::open(folder.path(), options()).unwrap();
+    let [a, ..] = pictures(folder.path());
+    let (first, second) = (session_of(&engine, 160), session_of(&engine, 160));
+    let one = generate(&first, chat(&[asked("Look at this.", &[&a])]));
+    let two = generate(&second, chat(&[Message::new(Role::System, "Be brief."), asked("Or this?", &[&a])]));
+    assert_eq!((one.stats.computed_pictures, two.stats.computed_pictures), (1, 0));
 }
 
 #[test]
 fn chats_with_pictures_forget_whole_turns() {
     let folder = tempfile::tempdir().unwrap();
     with_pictures("qwen2_5-vl", folder.path());
-    let model = Arc::new(Model::open(folder.path(), &LoadOptions::default()).unwrap());
     let engine = Engine::open(folder.path(), options()).unwrap();
     let session = session_of(&engine, 100);
-    let [a, b] = [1, 2].map(|of| picture(&model, of, 0));
+    let [a, b, _] = pictures(folder.path());
     let all = [
         asked("Look at this picture, and at these words too.", &[&a]),
         Message::new(Role::Assistant, "I see a number of things in it."),
@@ -131,10 +145,62 @@ fn chats_with_pictures_forget_whole_turns() {
 }
 
 #[test]
-fn a_template_without_pictures_is_refused() {
-    let engine = Engine::open(&model("qwen2_5-vl"), options()).unwrap();
-    let of = Model::open(&model("qwen2_5-vl"), &LoadOptions::default()).unwrap();
-    let error = answer(session_of(&engine, 160).generate(chat(&[asked("Look.", &[&picture(&of, 1, 0)])])));
+fn log_probabilities_of_a_prompt_name_tokens_of_the_vocabulary() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    let engine = Engine::open(folder.path(), options()).unwrap();
+    let [a, ..] = pictures(folder.path());
+    let request = Request {
+        logprobs: Some(LogprobsRequest { prompt: true, top: 0 }),
+        max_tokens: Some(1),
+        ..chat(&[asked("Look.", &[&a])])
+    };
+    let tokens = engine.prompt_tokens(request.prompt.clone(), &request.chat).unwrap();
+    let mut scored = Vec::new();
+    for event in session_of(&engine, 160).generate(request) {
+        match event {
+            Event::PromptLogprobs(all) => scored.extend(all.iter().map(|it| it.id)),
+            Event::Error(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    assert_eq!(scored, tokens);
+}
+
+#[test]
+fn templates_without_pictures_get_their_marks_in_the_text() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    for (template, text) in [
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "Look.\n"),
+        ("{{ messages[0].content + '' }}", "Look."),
+    ] {
+        set_json(&folder.path().join("tokenizer_config.json"), "chat_template", json!(template));
+        let engine = Engine::open(folder.path(), options()).unwrap();
+        let [a, ..] = pictures(folder.path());
+        let of = |prompt| engine.prompt_tokens(prompt, &ChatOptions::default()).unwrap();
+        let prompt = of(Prompt::Chat(vec![asked("Look.", &[&a])]));
+        let text = of(Prompt::Text(text.to_owned()));
+        assert_eq!(prompt, [&vec![PICTURE; engine.picture_tokens(&a).unwrap()], &text[..]].concat());
+    }
+}
+
+#[test]
+fn pictures_for_models_without_a_tower_are_refused() {
+    let engine = Engine::open(&model("qwen2"), options()).unwrap();
+    assert!(engine.tower().is_none());
+    let picture = Picture::from_rgb(64, 64, vec![9; 64 * 64 * 3]).unwrap();
+    let error = answer(session_of(&engine, 160).generate(chat(&[asked("Look.", &[&picture])])));
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("1 pictures in the text"), "{error}");
+    assert!(error.contains("has no vision tower"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    // One that lies elsewhere and belongs to another model is refused by name.
+    let mmproj = Some(tower_fixture("gemma3"));
+    let error = Engine::open(folder.path(), EngineOptions { mmproj, ..options() }).unwrap_err().to_string();
+    assert!(error.contains("vision tower: expected one of a model of architecture qwen3vl"), "{error}");
+    let engine = Engine::open(folder.path(), options()).unwrap();
+    let narrow = Picture::from_rgb(1, 201, vec![9; 201 * 3]).unwrap();
+    let error = answer(session_of(&engine, 160).generate(chat(&[asked("Look.", &[&narrow])])));
+    assert!(error.unwrap_err().to_string().contains("ratio"));
 }

@@ -81,7 +81,8 @@ fn errors_name_the_key() {
     }
     let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
     let version = parts.pairs.iter_mut().find(|(key, _)| key == "thermocline.format_version").unwrap();
-    version.1 = Value::U32(2);
+    assert_eq!(version.1, Value::U32(2), "a sidecar with scales of gates");
+    version.1 = Value::U32(3);
     assert!(matches!(parts.read(), Err(Error::Unsupported { .. })));
 }
 
@@ -96,10 +97,10 @@ fn errors_name_the_tensor() {
         info.shape[0] += 1;
         data.resize(info.shape.iter().product::<usize>() * 4, 0);
         let layer = name.trim_end_matches(|c: char| c != '.').trim_end_matches("fc1.weight.");
-        // Only the model determines the number of a site's inputs, so the error comes from
-        // attaching.
+        // Only the model determines the number of a site's inputs and of scales, so the error comes
+        // from attaching.
         let attached = || parts.read()?.attach(&mut open(&fixture("models/llama-relu")));
-        let error = match name.ends_with("importance") {
+        let error = match name.ends_with("importance") || name.ends_with("gate_scales") {
             true => attached().expect_err(&name),
             false => parts.read().expect_err(&name),
         };
@@ -118,7 +119,7 @@ fn errors_name_the_tensor() {
             let error = parts.read().expect_err(&name).to_string();
             assert!(error.contains(&name) || name.contains("fc1"), "{error}");
         }
-        if name.contains("freq") {
+        if name.contains("freq") || name.contains("scales") {
             let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
             parts.tensors[at].1[..4].copy_from_slice(&f32::NAN.to_le_bytes());
             let error = parts.read().expect_err(&name).to_string();

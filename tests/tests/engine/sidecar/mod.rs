@@ -130,6 +130,7 @@ fn sample(model: &Model) -> Sidecar {
                 quality,
             }),
             activation_threshold: (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 }),
+            gate_scales: (n == 0).then(|| frequencies(n_ff, n + 3)),
             down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
             inputs: (n != 1).then(|| input_curves(weights, n)),
             experts: None,
@@ -206,8 +207,8 @@ fn sidecar_round_trips_through_its_file() {
         assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
         for ((read, written), weights) in read.layers.iter().zip(&written.layers).zip(&model.weights.layers) {
             assert_eq!(
-                (&read.frequency, read.activation_threshold),
-                (&written.frequency, written.activation_threshold),
+                (&read.frequency, read.activation_threshold, &read.gate_scales),
+                (&written.frequency, written.activation_threshold, &written.gate_scales),
                 "{name}"
             );
             assert_eq!((read.density(), read.skew(0.8)), (written.density(), written.skew(0.8)), "{name}");
@@ -279,6 +280,7 @@ fn sidecar_becomes_part_of_its_model() {
                 assert_eq!(moe.file_down.len(), kept, "{name}");
             }
             let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
+            assert_eq!(ffn.gate_scales.as_deref(), prepared.gate_scales.as_deref(), "{name}");
             if let Some(down) = &prepared.down {
                 let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not neuron-major") };
                 same_matrix(&attached.weight, &down.weight);

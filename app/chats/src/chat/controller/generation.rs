@@ -10,7 +10,7 @@ use crate::{
         StopCause,
         active_answer::ActiveAnswer,
         call_reader::CallReader,
-        given::Measure,
+        given::{self, Measure},
         prompt::{self, ChatPrompt},
         remembered,
         tool_round::{self, MOST_ROUNDS},
@@ -161,7 +161,7 @@ impl ChatController {
         id: MessageId,
     ) -> Result<Started, String> {
         let key = match state {
-            ModelState::Ready { model, .. } => model.key(),
+            ModelState::Ready { model, engine } => given::counting_key(&model.key(), engine),
             _ => String::new(),
         };
         let tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
@@ -185,7 +185,8 @@ impl ChatController {
             }
             ModelState::Remote { model, client } => {
                 let reader = told.then(|| CallReader::new(id, None, &[]));
-                Ok((Answer::start_remote(notify, client.clone(), prompt.remote_request(&model.name)), None, reader))
+                let remote = prompt.remote_request(&model.name).map_err(|error| error.to_string())?;
+                Ok((Answer::start_remote(notify, client.clone(), remote), None, reader))
             }
             _ => Err("No model is open.".to_owned()),
         }
@@ -201,7 +202,8 @@ impl ChatController {
         chat: ChatId,
         id: MessageId,
     ) -> Result<Request, String> {
-        let mut prompt = ChatPrompt::repeated(store, chat, id).map_err(|error| error.to_string())?;
+        let mut prompt =
+            ChatPrompt::repeated(store, chat, id, engine.tower().is_some()).map_err(|error| error.to_string())?;
         prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
         Ok(prompt.request(engine.context(), model))
     }

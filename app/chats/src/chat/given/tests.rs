@@ -23,7 +23,7 @@ fn read(store: &mut Store, chat: ChatId, context: usize) -> Vec<String> {
     let branch = store.branch(chat).unwrap();
     let path: Vec<&StoredMessage> = branch.iter().collect();
     decide(store, chat, &path, "", &Measure::new(context, "m", words)).unwrap();
-    texts(store, chat, &path).unwrap()
+    contents(store, chat, &path, false).unwrap().into_iter().map(|content| content.text).collect()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn long_files_are_given_in_passages_also_with_later_questions() {
     let branch = store.branch(chat).unwrap();
     let path = [&branch[0]];
     decide(&mut store, chat, &path, "", &Measure::new(40_000, "m", words)).unwrap();
-    let said = &texts(&store, chat, &path).unwrap()[0];
+    let said = &contents(&store, chat, &path, false).unwrap()[0].text;
     assert!(said.starts_with("<file name=\"long.txt\">") && said.contains("pelican"), "{said}");
     assert!(!said.contains("<excerpt"));
 }
@@ -80,7 +80,7 @@ fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
         let measure = Measure::new(context, "m", words);
         let branch = store.branch(chat).unwrap();
         let path: Vec<&StoredMessage> = branch.iter().collect();
-        let above = (measure.count_chat)(&chat_turns("", &path, texts(&store, chat, &path).unwrap()));
+        let above = (measure.count_chat)(&chat_turns("", &path, contents(&store, chat, &path, false).unwrap()));
         let files = store.attachments(chat).unwrap();
         let own: Vec<&Attachment> = files.iter().filter(|file| file.message.is_none()).collect();
         let earlier = files.iter().filter(|file| file.whole == Some(false)).map(|file| file.id);
@@ -135,4 +135,47 @@ fn sources_line_has_files_and_places() {
     };
     let all = [source("a.md", ""), source("b.pdf", "page 3"), source("b.pdf", "page 9"), source("c.txt", "line 1")];
     assert_eq!(sources_line(&all), "Sources: a.md; b.pdf, page 3; page 9; c.txt, line 1");
+}
+
+/// A measure for a model to which every picture has `tokens` tokens.
+fn seeing(context: usize, tokens: usize) -> Measure<'static> {
+    Measure { count_picture: Some(Box::new(move |_| Some(tokens))), ..Measure::new(context, "m", words) }
+}
+
+#[test]
+fn pictures_are_given_to_models_that_see_them_and_named_to_others() {
+    let (mut store, chat) = Store::with_chat();
+    let picture = Picture::from_rgb(2, 2, vec![9; 12]).unwrap();
+    store.attach(chat, &Document::of_picture("cat.png".to_owned(), picture.clone())).unwrap();
+    let asked = send(&mut store, chat, None, "What is it?", &[("a.txt", "one\n")]);
+    let branch = store.branch(chat).unwrap();
+    let path: Vec<&StoredMessage> = branch.iter().collect();
+    let named = "<file name=\"cat.png\" omitted=\"pictures, which are not shown\"/>\n\n";
+    let text = "<file name=\"a.txt\">\none\n</file>\n\nWhat is it?";
+    let read = |store: &Store, sees: bool| contents(store, chat, &path, sees).unwrap().remove(0);
+    let content = |text: String, pictures: &[Picture]| MessageContent { text, pictures: pictures.to_vec() };
+
+    decide(&mut store, chat, &path, "", &seeing(400, 50)).unwrap();
+    assert_eq!(read(&store, true), content(text.to_owned(), &[picture]));
+    assert_eq!(read(&store, false), content(format!("{named}{text}"), &[]), "another model");
+    assert_eq!(store.sources(chat).unwrap()[&asked].len(), 2);
+    // Without room for the picture, and for a model that cannot see it.
+    for measure in [seeing(400, 500), Measure::new(400, "m", words)] {
+        decide(&mut store, chat, &path, "", &measure).unwrap();
+        assert_eq!(read(&store, true), content(format!("{named}{text}"), &[]));
+    }
+}
+
+#[test]
+fn parts_tell_pictures_that_cannot_be_seen_from_files_without_room() {
+    let (mut store, chat) = Store::with_chat();
+    let picture = Picture::from_rgb(2, 2, vec![9; 12]).unwrap();
+    store.attach(chat, &Document::of_picture("cat.png".to_owned(), picture)).unwrap();
+    let files = store.attachments(chat).unwrap();
+    let files: Vec<&Attachment> = files.iter().collect();
+    let question = Question { text: "What?", above: 0, files: &files, long: &[] };
+    let part = |measure: &Measure<'_>| question.parts(&store, measure).unwrap().each[0];
+    assert_eq!(part(&seeing(400, 50)), FilePart::Whole);
+    assert_eq!(part(&seeing(400, 500)), FilePart::Name);
+    assert_eq!(part(&Measure::new(400, "m", words)), FilePart::Unseen);
 }

@@ -1,9 +1,11 @@
 //! Attached files in exported chats: their text, and which parts the model was given.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
+use thermocline_engine::pictures::{Picture, PictureFile};
 
 use super::{FileMessage, bad};
 use crate::{
@@ -13,6 +15,20 @@ use crate::{
         attachment::{self, AttachmentId},
     },
 };
+
+/// The place of a passage that is a picture, in a file of chats. Its text is the picture's file in
+/// base64.
+const PICTURE: &str = "picture, base64";
+
+/// The passages of a file in a file of chats: its text, then its pictures.
+pub(super) fn written(document: &Document) -> Cow<'_, [Passage]> {
+    if document.pictures.is_empty() {
+        return Cow::Borrowed(&document.passages);
+    }
+    let files = document.pictures.iter().filter_map(|picture| picture.file().ok());
+    let picture = |file: PictureFile| Passage { place: PICTURE.to_owned(), text: BASE64_STANDARD.encode(&file.bytes) };
+    Cow::Owned(document.passages.iter().cloned().chain(files.map(picture)).collect())
+}
 
 /// An attached file in a file of chats.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,12 +50,17 @@ impl FileAttachment {
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
     }
 
-    fn document(&self) -> Document {
-        Document {
-            name: self.name.clone(),
-            kind: DocumentKind::from_name(&self.kind).unwrap_or(DocumentKind::Text),
-            passages: self.passages.clone(),
-        }
+    fn document(&self) -> Result<Document, StoreError> {
+        let kind = DocumentKind::from_name(&self.kind).unwrap_or(DocumentKind::Text);
+        let refused = |got: String| bad(format!("a picture of {}", self.name), "a picture's file in base64", got);
+        let picture = |passage: &Passage| {
+            let file = BASE64_STANDARD.decode(passage.text.trim()).map_err(|error| refused(error.to_string()))?;
+            Picture::decode(&file).map_err(|error| refused(error.to_string()))
+        };
+        let (pictures, passages): (Vec<Passage>, Vec<Passage>) =
+            self.passages.iter().cloned().partition(|passage| passage.place == PICTURE);
+        let pictures = pictures.iter().map(picture).collect::<Result<_, StoreError>>()?;
+        Ok(Document { name: self.name.clone(), kind, passages, pictures })
     }
 }
 
@@ -68,11 +89,10 @@ impl Store {
             for (n, id) in self.passage_ids(file.id)?.into_iter().enumerate() {
                 places.insert(id, [at, of_message.len(), n]);
             }
-            let kind = file.kind.name();
-            of_message.push(FileAttachment {
-                whole: file.whole,
-                ..FileAttachment::new(file.name, kind, self.attached(file.id)?)
-            });
+            let (kind, whole) = (file.kind.name(), file.whole);
+            let document = self.document(file)?;
+            let passages = written(&document).into_owned();
+            of_message.push(FileAttachment { whole, ..FileAttachment::new(document.name, kind, passages) });
         }
         for (message, passage) in self.given(chat)? {
             exported.given.entry(message).or_default().extend(places.get(&passage));
@@ -85,8 +105,7 @@ impl Store {
         let mut documents: HashMap<MessageId, Vec<Document>> = HashMap::new();
         for file in self.attachments(chat)? {
             let Some(message) = file.message else { continue };
-            let passages = self.attached(file.id)?;
-            documents.entry(message).or_default().push(Document { name: file.name, kind: file.kind, passages });
+            documents.entry(message).or_default().push(self.document(file)?);
         }
         Ok(documents)
     }
@@ -115,7 +134,7 @@ impl Imported {
     ) -> Result<(), StoreError> {
         let mut files = Vec::new();
         for file in &from.attachments {
-            let id = attachment::insert(db, chat, Some(message), &file.document())?;
+            let id = attachment::insert(db, chat, Some(message), &file.document()?)?;
             attachment::set_whole(db, id, file.whole)?;
             files.push(id);
         }

@@ -12,12 +12,17 @@
 //! Tell me of a frog.
 //! ```
 //!
-//! Attached files follow their message. Each passage is a code block named by its place. If the
+//! Attached files follow their message. Each passage is a code block named by its place. A picture
+//! is a passage, its file in base64. If the
 //! text itself contains such comments, all comments get a number (`thermocline-2:`). An unclosed
 //! code block in the text would swallow the rest of the file, so it is closed and marked
 //! `unclosed`.
 
-use super::{FileChat, attached::FileAttachment, bad};
+use super::{
+    FileChat,
+    attached::{FileAttachment, written},
+    bad,
+};
 use crate::{
     attachment::{Document, Passage},
     store::{Speaker, StoreError},
@@ -89,7 +94,7 @@ pub fn write(title: &str, system_prompt: &str, said: &[MarkdownMessage<'_>], com
         section(said.speaker.name(), &name, said.content);
         if comments {
             for file in said.files {
-                section(&format!("{FILE} {}", file.kind.name()), &file.name, &blocks(&file.passages));
+                section(&format!("{FILE} {}", file.kind.name()), &file.name, &blocks(&written(file)));
             }
         } else if !said.files.is_empty() {
             let names: Vec<&str> = said.files.iter().map(|file| file.name.as_str()).collect();

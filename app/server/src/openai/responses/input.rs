@@ -8,7 +8,7 @@ use super::tools::full_name;
 use crate::{
     error::ApiError,
     fields::{Hint, Ignored, LenientField, ListItem, TextOr, invalid, read_fields},
-    request_message::{ROLES, RequestMessage, role_of},
+    request_message::{PictureUrl, ROLES, RequestMessage, role_of},
 };
 
 /// The fields of every item.
@@ -80,10 +80,18 @@ struct ThoughtItem {
 
 /// A part of an item.
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case", rename = "type: input_text or output_text (nothing else can be read)")]
+#[serde(rename_all = "snake_case", rename = "type: input_text, output_text or input_image (nothing else can be read)")]
 pub enum ItemPart {
     #[serde(alias = "output_text", alias = "text", alias = "reasoning_text", alias = "summary_text", alias = "refusal")]
     InputText((PartText, ItemHints)),
+    InputImage((PartImage, ItemHints)),
+}
+
+/// The fields of a picture.
+#[derive(Debug, PartialEq, Deserialize)]
+pub struct PartImage {
+    image_url: PictureUrl,
+    detail: Ignored,
 }
 
 /// The fields of a part.
@@ -99,10 +107,16 @@ impl ListItem for ItemPart {
     const NAME: &'static str = "parts";
 }
 
-/// Joins the text of a string or of parts.
-fn text_of(content: Option<TextOr<ItemPart>>) -> Result<String, ApiError> {
-    content.unwrap_or(TextOr::Text(String::new())).text(|ItemPart::InputText((part, _))| {
-        part.text.or(part.refusal).ok_or_else(|| invalid("text", "a string", &Value::Null))
+/// Joins the text of a string or of parts. Pictures are added to `pictures`.
+fn text_of(content: Option<TextOr<ItemPart>>, pictures: &mut Vec<String>) -> Result<String, ApiError> {
+    content.unwrap_or(TextOr::Text(String::new())).text(|part| match part {
+        ItemPart::InputText((part, _)) => {
+            part.text.or(part.refusal).ok_or_else(|| invalid("text", "a string", &Value::Null))
+        }
+        ItemPart::InputImage((part, _)) => {
+            pictures.push(part.image_url.0);
+            Ok(String::new())
+        }
     })
 }
 
@@ -138,7 +152,7 @@ impl ChatItems {
                 "function_call_output" => self.push_output(item),
                 "reasoning" => {
                     let (_, thought): (ItemFields, ThoughtItem) = read_fields(item, "", strict)?;
-                    self.reasoning.push_str(&text_of(thought.content)?);
+                    self.reasoning.push_str(&text_of(thought.content, &mut Vec::new())?);
                     Ok(())
                 }
                 kind if !strict => self.push_other(kind, item),
@@ -195,12 +209,14 @@ impl ChatItems {
         let (item, result, _): (ItemFields, OutputItem, ItemHints) = read_fields(item, "", self.strict)?;
         let id = self.call_id(result.call_id, item.id)?;
         let output = result.output.unwrap_or_else(|| json!(""));
+        let mut pictures = Vec::new();
         let output = if self.strict {
-            text_of(Some(read_fields(&output, "output", true)?)).map_err(|error| error.under("output"))?
+            let content = read_fields(&output, "output", true)?;
+            text_of(Some(content), &mut pictures).map_err(|error| error.under("output"))?
         } else {
-            output_text(output)
+            output_text(output, &mut pictures)
         };
-        self.messages.push(RequestMessage::result(Some(id), output));
+        self.messages.push(RequestMessage { pictures, ..RequestMessage::result(Some(id), output) });
         Ok(())
     }
 
@@ -213,7 +229,9 @@ impl ChatItems {
     fn push_message(&mut self, item: &Value) -> Result<(), ApiError> {
         let (_, message, _): (ItemFields, MessageItem, ItemHints) = read_fields(item, "", self.strict)?;
         let role = role_of(&message.role).ok_or_else(|| invalid("role", ROLES, &message.role.into()))?;
-        self.messages.push(RequestMessage::new(role, text_of(message.content)?));
+        let mut pictures = Vec::new();
+        let text = text_of(message.content, &mut pictures)?;
+        self.messages.push(RequestMessage { pictures, ..RequestMessage::new(role, text) });
         match role {
             Role::Assistant => self.take_reasoning(),
             // These thoughts were interrupted by the user, so they belong to no answer.
@@ -233,10 +251,15 @@ impl ChatItems {
     }
 }
 
-/// The text of a tool's output. Parts that the model cannot read, such as images, become a note
-/// with their type.
-fn output_text(output: Value) -> String {
-    let part = |part: &Value| {
+/// The text of a tool's output. Its pictures go to `pictures`. Parts that the model cannot read
+/// become a note with their type.
+fn output_text(output: Value, pictures: &mut Vec<String>) -> String {
+    let mut part = |part: &Value| {
+        let url = part["image_url"].as_str().or(part["image_url"]["url"].as_str());
+        if let Some(url) = url.filter(|_| part["type"] == "input_image") {
+            pictures.push(url.to_owned());
+            return String::new();
+        }
         let kind = part["type"].as_str().unwrap_or_default();
         let text = match kind {
             "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => part["text"].as_str(),
@@ -251,7 +274,7 @@ fn output_text(output: Value) -> String {
     };
     match output {
         Value::String(text) => text,
-        Value::Array(parts) => parts.iter().map(part).collect(),
+        Value::Array(parts) => parts.iter().map(&mut part).collect(),
         other => other.to_string(),
     }
 }
@@ -298,7 +321,7 @@ mod tests {
         let wanted = [
             RequestMessage::new(Role::User, "a"),
             assistant(call("c1", "mcp__notes__find", "{}")),
-            tool("c1", "No[input_image]"),
+            RequestMessage { pictures: vec!["x".to_owned()], ..tool("c1", "No") },
             assistant(call("c2", "edit", "{\"input\":\"add\"}")),
             tool("c2", "done"),
             assistant(call("c3", "local_shell", &json!({ "type": "exec", "command": ["ls"] }).to_string())),

@@ -124,7 +124,7 @@ pub fn read_response_request(
     let mut read = ResponseTools::read(&tools, strict)?;
 
     let system = fields.instructions.as_ref().map(|text| RequestMessage::new(Role::System, text));
-    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()), false);
+    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()), false)?;
     let mut asked = RequestedAnswer::new(vec![prompt], defaults);
     asked.model = fields.model.clone();
     asked.stream = fields.stream.unwrap_or(false);
@@ -322,7 +322,7 @@ mod tests {
             (json!({ "input": [{ "content": "a" }] }), "input[0].role: expected a string"),
             (
                 json!({ "input": [{ "role": "user", "content": [{ "type": "input_image" }] }] }),
-                "input[0].content[0].type",
+                "input[0].content[0].image_url",
             ),
             (json!({ "input": [{ "type": "function_call", "name": "f" }] }), "input[0].call_id: expected"),
         ] {

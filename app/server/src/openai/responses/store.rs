@@ -9,7 +9,7 @@ use crate::request_message::RequestMessage;
 
 /// Most stored responses, and most bytes of them as JSON.
 const MOST: usize = 256;
-const MOST_BYTES: usize = 32 << 20;
+const MOST_BYTES: usize = 256 << 20;
 
 /// A stored response.
 #[derive(Debug, Clone, PartialEq)]

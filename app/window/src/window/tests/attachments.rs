@@ -3,16 +3,24 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use egui::{Event, Key, Modifiers};
+use egui::{Color32, ColorImage, Event, Key, Modifiers};
+use serde_json::{Value, json};
 
 use super::names;
-use crate::{command::Page, testing::TestWindow};
+use crate::{
+    command::{Command, Page},
+    testing::TestWindow,
+};
 use thermocline_chats::{
     attachment::fixtures::{docx, encrypted_pdf, haystack, pdf},
+    chat::given::counting_key,
     store::{Attachment, StoredMessage},
 };
+use thermocline_engine::pictures::Picture;
+use thermocline_host::{answer_stats::AnswerStats, library::ModelId};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
@@ -71,7 +79,7 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
     assert!(files.iter().all(|file| file.message == Some(branch[0].id) && file.whole == Some(true)), "{files:?}");
     assert!(stage.shows("Sources: notes.md; frog.docx"), "{:?}", stage.texts());
     assert!(!stage.shows("Remove notes.md") && stage.shows("notes.md"), "they are shown with the message");
-    let stats = thermocline_host::answer_stats::AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    let stats = AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
     assert!(stats.prompt_tokens > 40, "the model has read them: {stats:?}");
 
     // An edited version of the message keeps the files, and so does a restarted window.
@@ -170,4 +178,75 @@ fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
     assert!(stage.shows("Remove wait.md"), "{:?}", stage.texts());
     stage.ctrl(Key::N);
     assert!(!stage.shows("Remove wait.md"), "another chat has none");
+}
+
+/// Copies a small vision model to `to`, with a template that writes pictures.
+fn seeing_model(to: &Path) -> ModelId {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/towers/qwen3-vl");
+    for file in fs::read_dir(from).unwrap().flatten() {
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    let set = |name: &str, key: &str, value: Value| {
+        let path = to.join(name);
+        let mut values: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        values[key] = value;
+        fs::write(path, values.to_string()).unwrap();
+    };
+    set("config.json", "image_token_id", json!(1));
+    let template = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content \
+                    %}{{ eos_token if p.type == 'image' else p.text }}{% endfor %}{% endif %}\n{% endfor %}";
+    set("tokenizer_config.json", "chat_template", json!(template));
+    ModelId::Path(to.to_owned())
+}
+
+#[test]
+fn pictures_are_dropped_pasted_sent_to_a_model_that_sees_them_and_kept() {
+    let models = tempfile::tempdir().unwrap();
+    let model = seeing_model(models.path());
+    let mut stage = TestWindow::opened(SIZE);
+    stage.shell().model_settings(&model).device = Some(String::new());
+    stage.command(Command::OpenModel(model.clone()));
+    stage.until_open(&model);
+    attach(&mut stage, &models.path().join("whole.png"));
+    let pasted = ColorImage::filled([40, 24], Color32::from_rgb(200, 30, 60));
+    stage.it.event(Event::PasteImage(Arc::new(pasted)));
+    stage.appears("Remove pasted picture.png");
+    stage.until("both pictures' tokens", |window| window.conversation.counted().is_some_and(|tokens| tokens.draft > 8));
+    stage.appears("The picture pasted picture.png");
+    names::check(&stage, "attached pictures");
+    stage.ask("Look.");
+    let (branch, files) = chat(&mut stage);
+    assert_eq!((branch.len(), files.len()), (2, 2), "{:?}", stage.texts());
+    assert!(files.iter().all(|file| file.is_picture() && file.whole == Some(true)), "{files:?}");
+    let key = counting_key(&model.key(), &stage.shell().engine_handle.engine().unwrap());
+    let tokens: usize = files.iter().map(|file| file.tokens_for(&key).unwrap()).sum();
+    let stats = AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    assert!(stats.prompt_tokens > tokens && tokens > 8, "{tokens}, {stats:?}");
+    // A restarted window shows them, and a regenerated answer reads them again.
+    let mut stage = stage.again();
+    stage.until_open(&model);
+    stage.appears("The picture whole.png");
+    stage.click("Answer again");
+    stage.answered();
+    let (branch, files) = chat(&mut stage);
+    assert!(files.iter().all(|file| file.whole == Some(true)), "{files:?}");
+    let again = AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    assert_eq!(again.prompt_tokens, stats.prompt_tokens);
+}
+
+#[test]
+fn models_that_cannot_see_say_so_before_a_picture_is_sent() {
+    let picture = Picture::from_rgb(160, 160, vec![90; 160 * 160 * 3]).unwrap();
+    let png = picture.file().unwrap().bytes;
+    let (_folder, paths) = folder(&[("frog.png", &png), ("broken.png", b"\x89PNG\r\n\x1a\n and no more")]);
+    let mut stage = TestWindow::opened(SIZE);
+    stage.let_go(&[&paths[1]]);
+    stage.appears("broken.png is not a picture that Thermocline can read");
+    stage.let_go(&[&paths[0]]);
+    stage.appears("Remove frog.png");
+    stage.appears("not shown to this model");
+    stage.ask("Tell me a story about it.");
+    let (branch, files) = chat(&mut stage);
+    assert_eq!((branch.len(), files.len(), files[0].whole), (2, 1, Some(false)));
+    assert!(stage.shows("not shown"), "{:?}", stage.texts());
 }

@@ -1,7 +1,8 @@
 //! Activation thresholds for models whose activations are never exactly zero. A neuron whose gate
-//! activation is small adds little. It is skipped if `|f(gate)|` is at most the layer's threshold.
-//! The threshold is a percentile of the gate activations on held-out text (CATS, Lee et al. 2024).
-//! It is chosen for a fraction of neurons to skip, or for an error of the FFN's output.
+//! activation is small adds little. It is skipped if `|f(gate)|`, times the neuron's scale
+//! ([`gate_scales`](super::gate_scales)), is at most the layer's threshold. The threshold is a
+//! percentile of the gate activations on held-out text (CATS, Lee et al. 2024). It is chosen for a
+//! fraction of neurons to skip, or for an error of the FFN's output.
 
 use std::ops::Range;
 
@@ -30,7 +31,7 @@ pub enum ThresholdGoal {
 /// A layer's activation threshold and its effect on held-out text.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ActivationThreshold {
-    /// Threshold: neurons with `|f(gate)|` of at most this value are skipped.
+    /// Threshold: neurons with `|f(gate)|`, times their scale, of at most this value are skipped.
     #[serde(rename = "cut")]
     pub value: f32,
     /// Fraction of the neurons that are skipped.
@@ -48,7 +49,7 @@ const MAX_TOKENS: usize = 512;
 /// Bisection steps of the search for an output error.
 const STEPS: usize = 10;
 
-/// Finds the activation threshold of a gated layer.
+/// Finds the activation threshold of a gated layer, for the scales that its gates have.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a layer without a gate, [`Error::Invalid`] without tokens or for a
@@ -163,7 +164,7 @@ struct FfnSample<'a> {
     ffn: &'a FfnWeights,
     /// Tokens and their router weights.
     members: Vec<(usize, f32)>,
-    /// `|f(gate)|`, `[members, n_ff]`.
+    /// `|f(gate)|` times the neuron's scale, `[members, n_ff]`.
     gates: Vec<f32>,
     /// Hidden activations, `[members, n_ff]`.
     hidden: Vec<f32>,
@@ -211,6 +212,7 @@ impl<'a> LayerSample<'a> {
             cpu.activate(data.ffn().form(data.activation()), out, None);
         }
         part.gates.iter_mut().for_each(|gate| *gate = gate.abs());
+        ffn.scale_gates(None, &mut part.gates);
         part.add_down(cpu, &part.hidden, self.d, &mut self.output);
         self.ffns.push(part);
         Ok(())

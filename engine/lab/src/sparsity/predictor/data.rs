@@ -108,6 +108,14 @@ impl<'a> LayerData<'a> {
         Ok(LayerData { ffn, activation, normed, residual, tokens, d })
     }
 
+    /// Returns the same inputs for `ffn`, which must have the same shapes.
+    pub fn with_ffn<'f>(&self, ffn: &'f FfnWeights) -> LayerData<'f>
+    where
+        'a: 'f,
+    {
+        LayerData { ffn, ..*self }
+    }
+
     /// Returns the layer's weights.
     pub fn ffn(&self) -> &'a FfnWeights {
         self.ffn

@@ -6,7 +6,7 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::{
     DataSplit, LayerData, PredictorReport, Rows, Target, ThresholdGoal, TrainOptions, Trained, activation_threshold,
-    assess, low_bit, train,
+    assess, gate_scales, low_bit, train,
 };
 use thermocline_base::error::Error;
 use thermocline_cpu::{Cpu, CpuOptions};
@@ -363,6 +363,36 @@ fn activation_thresholds_meet_their_goal() {
         activation_threshold(&cpu(1), &data, ThresholdGoal::Sparsity(0.5)),
         Err(Error::Unsupported { .. })
     ));
+}
+
+/// If the sizes of up values and down vectors differ, scaled gates choose better neurons.
+#[test]
+fn scaled_gates_skip_neurons_with_less_error() {
+    let (mut ffn, cpu) = (layer(D, N_FF, 64, 0.5, 25), cpu(2));
+    let mut up = normal(&mut ChaCha8Rng::seed_from_u64(26), N_FF * D);
+    let size = |neuron: usize| if neuron.is_multiple_of(3) { 4.0 } else { 0.5 };
+    up.chunks_exact_mut(D).enumerate().for_each(|(at, row)| row.iter_mut().for_each(|up| *up *= size(at)));
+    ffn.up = Linear { weight: matrix(N_FF, D, &up), bias: None };
+    let mut x = inputs(D, 4_000, 27);
+    // A first token with far larger values does not change the scales much.
+    x[..D].iter_mut().for_each(|x| *x *= 1e3);
+    let data = LayerData::new(&ffn, Activation::Silu, Rows::F32(&x), None).unwrap();
+    let scales = gate_scales(&cpu, &data).unwrap();
+    let [large, small] = [0, 1].map(|first| {
+        let of = scales.iter().enumerate().filter(|(at, _)| at.is_multiple_of(3) == (first == 0)).map(|(_, it)| *it);
+        of.clone().sum::<f32>() / of.count() as f32
+    });
+    assert!((7.0..9.0).contains(&(large / small)), "{large} {small}");
+    let goal = ThresholdGoal::Sparsity(0.5);
+    let plain = activation_threshold(&cpu, &data, goal).unwrap();
+    let of = |scales: &[f32]| {
+        let scaled = FfnWeights { gate_scales: Some(scales.into()), ..ffn.clone() };
+        activation_threshold(&cpu, &data.with_ffn(&scaled), goal).unwrap()
+    };
+    assert_eq!(of(&[1.0; N_FF]), plain, "scales of 1 change nothing");
+    let scaled = of(&scales);
+    assert!((scaled.sparsity - 0.5).abs() < 0.03, "{scaled:?}");
+    assert!(scaled.output_error < 0.6 * plain.output_error, "{scaled:?} {plain:?}");
 }
 
 /// Converts the matrices of `ffn` to type `ty`.

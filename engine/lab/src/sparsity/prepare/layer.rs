@@ -6,8 +6,8 @@ use super::{LayerReport, PredictorChoice, PrepareOptions, reading::Reading};
 use crate::sparsity::{
     predictor::{
         ActivationThreshold, DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows,
-        TrainOptions, Trained, activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor,
-        train, with_threshold,
+        TrainOptions, Trained, activation_threshold, assess, gate_scales, low_bit, moe_activation_threshold,
+        select_predictor, train, with_threshold,
     },
     profile::InputRecorder,
     sidecar::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
@@ -258,7 +258,10 @@ impl LayerWork<'_> {
             made.report.why = "the FFN has no gate for a threshold, and its activations are never zero".to_owned();
             return Ok(());
         }
-        let threshold = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
+        let scales = gate_scales(self.cpu, data)?;
+        let scaled = FfnWeights { gate_scales: Some(scales.as_slice().into()), ..ffn.clone() };
+        let threshold = activation_threshold(self.cpu, &data.with_ffn(&scaled), self.options.threshold_goal)?;
+        made.prepared.gate_scales = Some(scales);
         made.set_threshold(threshold, "activations are never zero, but neurons with small gates may be skipped");
         Ok(())
     }

@@ -93,7 +93,7 @@ impl Workspace {
         let corpus = fingerprint(&options.corpus)?;
         let activation = model.config.activation;
         let reading = format!("3 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
-        let layers = format!("{target:?} {predictors:?} {threshold_goal:?} {down}");
+        let layers = format!("2 {target:?} {predictors:?} {threshold_goal:?} {down}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
             Some(state) if state.reading == workspace.reading && workspace.fits(&state.state, model) => {

@@ -53,6 +53,12 @@ impl Sidecar {
                 return Err(tensor(name, format!("importances of {wanted} inputs"), got));
             }
         }
+        if let Some(scales) = &prepared.gate_scales {
+            let wanted = if let Ffn::Dense(ffn) = &weights.ffn { ffn.up.weight.rows() } else { 0 };
+            if scales.len() != wanted {
+                return Err(tensor(keys::gate_scales(n), format!("{wanted} scales"), scales.len()));
+            }
+        }
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
             Ffn::None => {
@@ -122,6 +128,9 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
     if let Some(threshold) = prepared.activation_threshold {
         weights.activation_threshold = Some(threshold.value);
+    }
+    if let (Some(scales), Ffn::Dense(ffn)) = (&prepared.gate_scales, &mut weights.ffn) {
+        ffn.gate_scales = Some(scales.as_slice().into());
     }
     if let Some(inputs) = &prepared.inputs {
         weights.input_curves = Some(inputs.clone());

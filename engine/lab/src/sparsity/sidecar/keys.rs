@@ -8,8 +8,10 @@ use thermocline_model::InputSite;
 pub(super) const ARCHITECTURE: &str = "thermocline";
 /// Version of the keys and tensors, u32.
 pub(super) const FORMAT_VERSION: &str = "thermocline.format_version";
-/// Version that this engine reads and writes.
+/// Version of sidecars without scales of gates.
 pub(super) const VERSION: usize = 1;
+/// Version of sidecars with scales of gates. Their thresholds mean something else without scales.
+pub(super) const VERSION_WITH_SCALES: usize = 2;
 
 /// The model's architecture, text.
 pub(super) const MODEL_ARCHITECTURE: &str = "thermocline.model.architecture";
@@ -59,7 +61,7 @@ pub(super) const PRECISION: &str = "thermocline.predictor.precision";
 pub(super) const DENSITY: &str = "thermocline.predictor.density";
 
 /// Per layer, f32: activation threshold. The threshold mode skips a neuron if the magnitude of its
-/// gate's activation is at or below it. -1 without a threshold.
+/// gate's activation, times the gate's scale, is at or below it. -1 without a threshold.
 pub(super) const ACTIVATION_THRESHOLD: &str = "thermocline.cut.value";
 /// Per layer, f32: fraction of the neurons above the activation threshold.
 pub(super) const ACTIVATION_THRESHOLD_DENSITY: &str = "thermocline.cut.density";
@@ -108,6 +110,11 @@ pub(super) fn shared_down(layer: usize) -> String {
 /// `[experts]`.
 pub(super) fn frequency(layer: usize) -> String {
     format!("blk.{layer}.neuron_freq")
+}
+
+/// Scales of a dense layer's gates, `[n_ff]`. A layer without them has scales of 1.
+pub(super) fn gate_scales(layer: usize) -> String {
+    format!("blk.{layer}.gate_scales")
 }
 
 /// Neuron-major down projection, `[n_ff, d]`.

@@ -14,6 +14,9 @@ pub struct PreparedLayer {
     pub predictor: Option<PreparedPredictor>,
     /// Activation threshold of the threshold mode.
     pub activation_threshold: Option<PreparedThreshold>,
+    /// Scales of the gates of a dense FFN, `[n_ff]`, by which the threshold mode multiplies them
+    /// before it compares them with the threshold.
+    pub gate_scales: Option<Vec<f32>>,
     /// Thresholds of the layer's product inputs.
     pub inputs: Option<InputCurves>,
     /// Neuron-major down projection.
@@ -60,7 +63,7 @@ pub struct PreparedPredictor {
     pub quality: PredictorQuality,
 }
 
-/// A threshold on the magnitude of the gate's activation.
+/// A threshold on the magnitude of the gate's activation, times the gate's scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PreparedThreshold {
     /// Neurons at or below this magnitude are skipped.
@@ -92,7 +95,8 @@ impl PreparedLayer {
         let curve = |curve: &SiteCurve| curve.importance.len() + curve.thresholds.len();
         let inputs: usize = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
         let experts = self.experts.as_ref().map_or(0, |experts| experts.frequencies().count());
-        let floats = self.frequency.as_ref().map_or(0, Vec::len) + experts + inputs;
+        let vectors: usize = [&self.frequency, &self.gate_scales].into_iter().flatten().map(Vec::len).sum();
+        let floats = vectors + experts + inputs;
         (floats * size_of::<f32>()) as u64 + bytes_of(self.matrices())
     }
 

@@ -13,6 +13,7 @@
 //!
 //! - `blk.N.gate_low.weight` `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` in an MoE
 //!   layer);
+//! - `blk.N.gate_scales` `[n_ff]`, for dense layers with an activation threshold;
 //! - for the neurons of experts, `blk.N.expert_neuron_freq` `[experts, n_ff]` and, for expert `E`,
 //!   `blk.N.ffn_down_t.E.weight` `[n_ff, d]`;
 //! - for the shared expert, `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`;

@@ -53,8 +53,10 @@ impl Sidecar {
             return Err(reader.key("general.architecture", format!("`{}`, a sidecar", keys::ARCHITECTURE), got));
         }
         let version = reader.size(keys::FORMAT_VERSION)?;
-        if version != keys::VERSION {
-            return Err(Error::unsupported("sidecar version", version, keys::VERSION));
+        let versions = keys::VERSION..=keys::VERSION_WITH_SCALES;
+        if !versions.contains(&version) {
+            let expected = format!("{} or {}", versions.start(), versions.end());
+            return Err(Error::unsupported("sidecar version", version, expected));
         }
         let identity = reader.identity()?;
         let provenance = reader.provenance()?;
@@ -192,6 +194,7 @@ impl<'a> SidecarReader<'a> {
             predictor: self.predictor(identity, figures, layer)?,
             activation_threshold: (threshold >= 0.0)
                 .then(|| PreparedThreshold { value: threshold, density: figures.activation_density[layer] }),
+            gate_scales: self.gate_scales(layer)?,
             down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
             inputs: self.inputs(layer)?,
         })
@@ -246,6 +249,12 @@ impl<'a> SidecarReader<'a> {
             *curve = Some(SiteCurve { importance, thresholds: values });
         }
         Ok(curves.sites.iter().any(Option::is_some).then_some(curves))
+    }
+
+    /// Reads the scales of a layer's gates, whose number attaching compares with the model.
+    fn gate_scales(&self, layer: usize) -> Result<Option<Vec<f32>>> {
+        let name = keys::gate_scales(layer);
+        self.0.tensor(&name).map(|tensor| self.numbers(&name, tensor)).transpose()
     }
 
     /// Reads the elements of an F32 vector, which must be finite and not below 0.

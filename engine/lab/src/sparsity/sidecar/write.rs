@@ -48,7 +48,9 @@ impl Sidecar {
         let text = |text: &str| Value::String(text.to_owned());
         let size = |size: usize| Value::U64(size as u64);
         set("general.architecture", text(keys::ARCHITECTURE));
-        set(keys::FORMAT_VERSION, Value::U32(keys::VERSION as u32));
+        let scaled = self.layers.iter().any(|layer| layer.gate_scales.is_some());
+        let version = if scaled { keys::VERSION_WITH_SCALES } else { keys::VERSION };
+        set(keys::FORMAT_VERSION, Value::U32(version as u32));
 
         let identity = &self.identity;
         set(keys::MODEL_ARCHITECTURE, text(&identity.architecture));
@@ -116,6 +118,9 @@ impl Sidecar {
             };
             if let Some(frequency) = &layer.frequency {
                 push_f32(keys::frequency(n), frequency, vec![frequency.len()]);
+            }
+            if let Some(scales) = &layer.gate_scales {
+                push_f32(keys::gate_scales(n), scales, vec![scales.len()]);
             }
             for (site, curve) in InputSite::ALL.into_iter().zip(layer.inputs.iter().flat_map(|inputs| &inputs.sites)) {
                 if let Some(SiteCurve { importance, thresholds }) = curve {

@@ -7,7 +7,7 @@ use crate::{
     import::Transform,
     load::Loader,
     tower::{
-        PatchPositions, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerWeights,
+        PatchNorms, PatchPositions, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerWeights,
         config::{TowerSizes, channels},
         import::{TowerDraft, TowerFolder},
         weights::{patch_embedding, patch_positions, transposed},
@@ -57,6 +57,7 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         norm_eps,
         activation: Activation::GeluTanh,
         rope: None,
+        row_ends: None,
         score_scale: sizes.score_scale(),
         sizes: PictureSizes::Square { side },
         filter: ResizeFilter::Bilinear,
@@ -74,6 +75,7 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     };
     let weights = TowerWeights {
         patch: patch_embedding(loader, &sizes)?,
+        patch_norms: PatchNorms::default(),
         positions: Some(positions),
         layers: (0..n_layer).map(|n| TowerLayer::load(loader, &config, n)).collect::<Result<_>>()?,
         head: TowerHead::Pooled(head),

@@ -12,11 +12,10 @@ use crate::{
     import::Transform,
     load::Loader,
     tower::{
-        HeadNorms, PatchPositions, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerLinear,
-        TowerWeights,
+        HeadNorms, PatchNorms, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerLinear, TowerWeights,
         config::{TowerRope, TowerSizes, channels},
         import::{TowerDraft, TowerFolder},
-        weights::patch_embedding,
+        weights::{patch_embedding, side_positions},
     },
 };
 use thermocline_base::error::Result;
@@ -65,7 +64,8 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         norm: NormKind::Rms,
         norm_eps,
         activation: Activation::GeluTanh,
-        rope: Some(TowerRope { base: ROPE_BASE, columns_first: true }),
+        rope: Some(TowerRope { base: ROPE_BASE, columns_first: true, ..TowerRope::default() }),
+        row_ends: None,
         score_scale: 1.0,
         sizes: PictureSizes::Filled { multiple, most: most.max(multiple * multiple) },
         filter: ResizeFilter::Bicubic,
@@ -87,22 +87,12 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     };
     let weights = TowerWeights {
         patch: patch_embedding(loader, &sizes)?,
-        positions: Some(positions(loader, width)?),
+        patch_norms: PatchNorms::default(),
+        positions: Some(side_positions(loader, width)?),
         layers: (0..n_layer).map(|n| layer(loader, &config, n)).collect::<Result<_>>()?,
         head: TowerHead::Pooled(head),
     };
     Ok((config, weights))
-}
-
-/// Reads the embeddings of columns and rows.
-fn positions(loader: &Loader<'_>, width: usize) -> Result<PatchPositions> {
-    let name = "v.position_embd.weight";
-    let shape = loader.checkpoint.tensor(name).map(|tensor| tensor.shape.clone()).unwrap_or_default();
-    let length = shape.get(1).copied().unwrap_or(0);
-    if length == 0 {
-        return Err(loader.tensor_error(name, format!("shape [2, places, {width}]"), format!("{shape:?}")));
-    }
-    Ok(PatchPositions::Sides { length, table: loader.vector_of_shape(name, &[&[2, length, width]])? })
 }
 
 /// Reads layer `n`. Each half of a head is rotated by itself. Queries and keys are reordered, so
@@ -148,6 +138,9 @@ fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {
         return Err(vision.unsupported("heads of the vision tower", "num_key_value_heads", key_heads));
     }
     let (side, merge) = (vision.size(&["patch_size"])?, vision.or_default(&["pooling_kernel_size"], MERGE)?);
+    if side > 1024 {
+        return Err(vision.error("patch_size", "at most 1024", side));
+    }
     let tokens = from.processor_size(&["max_soft_tokens"]).map_or(TOKENS.most, |tokens| tokens as usize);
     let area = [merge, merge, side, side].iter().fold(tokens, |area, by| area.saturating_mul(*by));
     for (suffix, size) in [

@@ -2,8 +2,10 @@
 //! and import a tower.
 
 mod gemma3;
+mod gemma4uv;
 mod gemma4v;
 mod parts;
+mod pixtral;
 mod qwen25vl;
 mod qwen3vl;
 
@@ -32,7 +34,14 @@ pub(super) struct Projector {
 }
 
 /// Every projector that this engine runs.
-const PROJECTORS: &[&Projector] = &[&qwen3vl::PROJECTOR, &qwen25vl::PROJECTOR, &gemma3::PROJECTOR, &gemma4v::PROJECTOR];
+const PROJECTORS: &[&Projector] = &[
+    &qwen3vl::PROJECTOR,
+    &qwen25vl::PROJECTOR,
+    &gemma3::PROJECTOR,
+    &gemma4v::PROJECTOR,
+    &gemma4uv::PROJECTOR,
+    &pixtral::PROJECTOR,
+];
 
 /// Returns the projector of a file.
 ///

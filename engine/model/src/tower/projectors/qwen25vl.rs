@@ -13,7 +13,7 @@ use crate::{
     import::{Gather, Transform},
     load::Loader,
     tower::{
-        Merger, TowerConfig, TowerHead, TowerLayer, TowerWeights,
+        Merger, PatchNorms, TowerConfig, TowerHead, TowerLayer, TowerWeights,
         config::{TowerRope, TowerSizes, channels},
         import::{TowerDraft, TowerFolder},
         weights::patch_embedding,
@@ -65,7 +65,8 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         norm: NormKind::Rms,
         norm_eps,
         activation: Activation::Silu,
-        rope: Some(TowerRope { base: ROPE_BASE, columns_first: false }),
+        rope: Some(TowerRope { base: ROPE_BASE, ..TowerRope::default() }),
+        row_ends: None,
         score_scale: sizes.score_scale(),
         sizes: picture_sizes(loader, multiple, TOKENS)?,
         filter: ResizeFilter::Bicubic,
@@ -81,6 +82,7 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     };
     let weights = TowerWeights {
         patch: patch_embedding(loader, &sizes)?,
+        patch_norms: PatchNorms::default(),
         positions: None,
         layers: (0..n_layer).map(layer).collect::<Result<_>>()?,
         head: TowerHead::Merger(Merger::load(loader, &config, ["v.post_ln", "mm.0", "mm.2"], false)?),

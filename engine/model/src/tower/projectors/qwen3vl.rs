@@ -12,7 +12,7 @@ use crate::{
     import::Transform,
     load::Loader,
     tower::{
-        Merger, TowerConfig, TowerHead, TowerLayer, TowerWeights,
+        Merger, PatchNorms, TowerConfig, TowerHead, TowerLayer, TowerWeights,
         config::{TowerRope, TowerSizes, channels},
         import::{TowerDraft, TowerFolder},
         weights::{patch_embedding, patch_positions},
@@ -59,7 +59,8 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         norm: NormKind::Layer,
         norm_eps,
         activation: Activation::GeluTanh,
-        rope: Some(TowerRope { base: ROPE_BASE, columns_first: false }),
+        rope: Some(TowerRope { base: ROPE_BASE, ..TowerRope::default() }),
+        row_ends: None,
         score_scale: sizes.score_scale(),
         sizes: picture_sizes(loader, patch_size * merge, TOKENS)?,
         filter: ResizeFilter::Bicubic,
@@ -78,6 +79,7 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     };
     let weights = TowerWeights {
         patch: patch_embedding(loader, &sizes)?,
+        patch_norms: PatchNorms::default(),
         positions: Some(patch_positions(loader, &sizes)?),
         layers: (0..n_layer).map(layer).collect::<Result<_>>()?,
         head: TowerHead::Merger(Merger::load(loader, &config, ["v.post_ln", "mm.0", "mm.2"], false)?),

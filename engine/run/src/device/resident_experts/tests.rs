@@ -77,11 +77,12 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
 
         let mut progress = |_, _| ControlFlow::Continue(());
         let uploader = Uploader::new(&gpu, &mut progress).unwrap();
-        let mut loader = GpuLoader { gpu: &gpu, config: &config, chunk: 20, uploader };
+        let mut loader = GpuLoader { gpu: &gpu, config: &config, chunk: 20, threshold_ratio: 1.0, uploader };
         let registers = Registers::new(&loader).unwrap();
         let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
         let sparse_activation = activation.is_sparse();
-        let rule = SkipRule { sparse_activation, gated: true, threshold: activation_threshold, ..SkipRule::default() };
+        let (threshold, fires_above) = (activation_threshold, activation_threshold);
+        let rule = SkipRule { sparse_activation, gated: true, threshold, fires_above, ..SkipRule::default() };
         let inputs = ExpertRegisters { registers: &registers, from: &from, router_from: None };
         let ops = ResidentExperts::new(&mut loader, None, &weights, rule, &[3, 0, 4, 1, 2], inputs).unwrap();
         loader.uploader.finish().unwrap();

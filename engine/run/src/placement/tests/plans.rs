@@ -1,6 +1,6 @@
 //! Properties of every solution, and the price of placements.
 
-use super::*;
+use super::{time_model::threshold_ratio, *};
 use thermocline_model::mask;
 
 /// The resident parts of a fully uploaded `placement`.
@@ -35,6 +35,30 @@ fn plans_keep_their_budget_and_more_is_never_slower() {
             assert_eq!(plan, solve(&profile, &machine, budget));
         }
     }
+}
+
+#[test]
+fn thresholds_follow_the_seconds_of_each_side() {
+    let mut measured = Machine::typical();
+    measured.assumed = false;
+    let profile = large(SkippedRows::Silent, 1);
+    let gpu = |scattered: f64| {
+        let mut machine = measured.clone();
+        let rates = machine.gpu.iter_mut().flat_map(|gpu| gpu.rates.values_mut());
+        rates.for_each(|rate| *rate = ProductRate { sequential: 2.0 * scattered, scattered });
+        machine
+    };
+    let cpu = measured.cpu.rate(TensorType::Q4_0).scattered;
+    assert!((threshold_ratio(&profile, &gpu(9.0 * cpu)) - 1.0 / 3.0).abs() < 1e-6);
+    // No side has a higher threshold than the model's.
+    assert_eq!(threshold_ratio(&profile, &gpu(0.5 * cpu)), 1.0);
+    let mut assumed = gpu(9.0 * cpu);
+    assumed.assumed = true;
+    assert_eq!(threshold_ratio(&profile, &assumed), 1.0);
+    let mut without = gpu(9.0 * cpu);
+    without.gpu = None;
+    assert_eq!(threshold_ratio(&profile, &without), 1.0);
+    assert_eq!(threshold_ratio(&large(SkippedRows::NotRouted, 1), &gpu(9.0 * cpu)), 1.0, "experts");
 }
 
 #[test]

@@ -211,6 +211,9 @@ impl CpuFfn {
             let gates = grow(scratch, Some(values), WHAT)?;
             gates.copy_from_slice(hidden);
             activate(cpu, task, spans, gates, None);
+            for (block, span) in task.blocks.iter().zip(&*spans) {
+                block.ffn.scale_gates(block.neurons, span.values_mut(gates, tokens));
+            }
             outcome.fires = Fires::Above(threshold);
         }
         activate(cpu, task, spans, hidden, Some(up));

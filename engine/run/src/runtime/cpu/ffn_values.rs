@@ -9,7 +9,7 @@ pub(super) enum Fires {
     NonZero,
     /// All values, because silent neurons are not held any more.
     Held,
-    /// Values whose gate's activation, in `scratch`, exceeds this threshold.
+    /// Values whose gate's activation, times its scale, in `scratch`, exceeds this threshold.
     Above(f32),
 }
 

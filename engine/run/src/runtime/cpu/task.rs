@@ -131,6 +131,7 @@ impl<'a> FfnTask<'a> {
             gated: self.gated(),
             has_predictor: self.prediction.is_some() && single,
             threshold: self.activation_threshold,
+            fires_above: self.activation_threshold,
             skips_inputs: self.skipped().is_some(),
         };
         rule.skips(self.sparsity, self.tokens == 1 || (self.separate && single), shows)

@@ -53,12 +53,15 @@ fn add_interpolated(table: &[f32], side: usize, order: &PatchOrder, place: Patch
 /// second half by the column.
 pub(super) fn rotations(head_dim: usize, rope: TowerRope, order: &PatchOrder) -> RopeRows {
     let each = head_dim / 4;
-    let frequency = |pair: usize| rope.base.powf(-((pair % each) as f64) / each as f64);
+    let frequency = |pair: usize| {
+        let odd = if rope.alternating && pair >= each { 0.5 } else { 0.0 };
+        rope.base.powf(-((pair % each) as f64 + odd) / each as f64)
+    };
     let table = RopeTable {
         frequencies: (0..2 * each).map(frequency).collect(),
         axes: (0..2 * each).map(|pair| if (pair < each) == rope.columns_first { 2 } else { 1 }).collect(),
         magnitude: 1.0,
-        interleaved: false,
+        interleaved: rope.interleaved,
     };
     let mut rows = RopeRows::default();
     rows.fill(&table, order.places.iter().map(|place| RopePosition { axes: [0, place.row, place.col] }));

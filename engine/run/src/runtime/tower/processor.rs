@@ -7,8 +7,8 @@ use super::{
     patches::{self, PatchOrder},
     positions,
 };
-use crate::runtime::{cpu::norm::normed_rows, finite::check_finite, scratch::grow};
-use thermocline_base::error::Result;
+use crate::runtime::{Probe, cpu::norm::normed_rows, finite::check_finite, scratch::grow};
+use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
     ops::{Activation, AttentionScratch, AttentionShape, AttentionWindow, KvRows, KvType, Queries, RopeRows, SeenRows},
@@ -60,14 +60,13 @@ impl TowerProcessor {
         TowerProcessor { tower, cpu, buffers: TowerBuffers::default() }
     }
 
-    /// Computes `picture`.
+    /// Computes `picture`. `probe` may end it between two layers.
     ///
     /// # Errors
-    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a picture that the tower
-    /// does not take; [`Error::Memory`](thermocline_base::error::Error::Memory) without memory for
-    /// it; [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if numbers overflow;
-    /// [`Error::FileLost`](thermocline_base::error::Error::FileLost) if the file changed.
-    pub fn embed(&mut self, picture: &Picture) -> Result<PictureEmbeddings> {
+    /// [`Error::Cancelled`] if `probe` says so; [`Error::Invalid`] for a picture that the tower
+    /// does not take; [`Error::Memory`] without memory for it; [`Error::NotFinite`] if numbers
+    /// overflow; [`Error::FileLost`] if the file changed.
+    pub fn embed(&mut self, picture: &Picture, probe: &mut dyn Probe) -> Result<PictureEmbeddings> {
         let TowerProcessor { tower, cpu, buffers } = self;
         let config = &tower.config;
         let grid = tower.grid(picture.width(), picture.height())?;
@@ -79,6 +78,9 @@ impl TowerProcessor {
         let [mut keys, mut values] = [heads_of(config, order.len())?, heads_of(config, order.len())?];
         let mut deepstack = Vec::new();
         for layer in &tower.weights.layers {
+            if probe.cancelled() {
+                return Err(Error::Cancelled);
+            }
             let pass = LayerPass { cpu, config, layer, order: &order, rotations: rotations.as_ref() };
             pass.attention(buffers, &mut keys, &mut values)?;
             pass.ffn(buffers)?;
@@ -130,6 +132,16 @@ fn product(cpu: &Cpu, linear: &Linear, x: &[f32], rows: usize, out: &mut [f32]) 
     cpu.matmul(&mut [linear.job(out)], x, rows);
 }
 
+/// Joins `each` patches of a token, `[tokens, each, width]`, channel by channel: `[tokens, width,
+/// each]`.
+fn join_by_channel(patches: &[f32], width: usize, each: usize, out: &mut [f32]) {
+    for (patches, out) in patches.chunks_exact(width * each).zip(out.chunks_exact_mut(width * each)) {
+        for (patch, of_patch) in patches.chunks_exact(width).enumerate() {
+            out[patch..].iter_mut().step_by(each).zip(of_patch).for_each(|(out, value)| *out = *value);
+        }
+    }
+}
+
 impl TowerBuffers {
     /// Sets the residual stream to the embeddings of patches and of their places.
     fn embed_patches(&mut self, cpu: &Cpu, tower: &Tower, order: &PatchOrder, picture: &Picture) -> Result<()> {
@@ -140,26 +152,48 @@ impl TowerBuffers {
             let (first, rows) = (at * CHUNK, x.len() / width);
             let patches = grow(&mut self.normed, Some(rows * samples), WHAT)?;
             patches::fill(config, &order.places[first..], picture, patches);
+            let norm = |norm: &Option<Norm>, x: &mut [f32]| {
+                if let Some(norm) = norm {
+                    normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, x, None);
+                }
+            };
+            norm(&weights.patch_norms.samples, patches);
             product(cpu, &weights.patch, patches, rows, x);
+            norm(&weights.patch_norms.embedding, x);
             if let Some(learned) = &weights.positions {
                 positions::add(learned, order, first, width, x);
             }
+            norm(&weights.patch_norms.placed, x);
         }
         Ok(())
     }
 
     /// Merges the residual stream to tokens, `[tokens, d_model]`.
     fn merge(&mut self, cpu: &Cpu, config: &TowerConfig, merger: &Merger, order: &PatchOrder) -> Result<Vec<f32>> {
-        let joined = config.width * config.merge * config.merge;
+        let each = config.merge * config.merge;
+        let joined = config.width * each;
         let mut merged = Vec::new();
         let out = grow(&mut merged, order.grid.tokens().checked_mul(config.d_model), WHAT)?;
         let x = &self.x[..order.len() * config.width];
         for (x, out) in x.chunks(CHUNK * joined).zip(out.chunks_mut(CHUNK * config.d_model)) {
             let rows = x.len() / joined;
             let normed = grow(&mut self.normed, Some(x.len()), WHAT)?;
-            normed_rows(cpu, config.norm, config.norm_eps, &merger.norm, normed, Some(x));
-            let hidden = grow(&mut self.hidden, Some(x.len()), WHAT)?;
-            product(cpu, &merger.first, normed, rows, hidden);
+            match &merger.norm {
+                Some(norm) => normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, normed, Some(x)),
+                None => normed.copy_from_slice(x),
+            }
+            let inputs = match &merger.join {
+                Some(join) => {
+                    let by_channel = grow(&mut self.up, Some(x.len()), WHAT)?;
+                    join_by_channel(normed, config.width, each, by_channel);
+                    let inputs = grow(&mut self.out, Some(rows * config.width), WHAT)?;
+                    product(cpu, join, by_channel, rows, inputs);
+                    inputs
+                }
+                None => normed,
+            };
+            let hidden = grow(&mut self.hidden, Some(rows * merger.first.weight.rows()), WHAT)?;
+            product(cpu, &merger.first, inputs, rows, hidden);
             cpu.activate(Activation::GeluErf, hidden, None);
             product(cpu, &merger.second, hidden, rows, out);
         }
@@ -189,7 +223,7 @@ impl TowerBuffers {
                     mean.iter_mut().zip(bias).zip(scale).for_each(|((x, bias), scale)| *x = (*x - bias) * scale);
                 }
             }
-            normed_rows(cpu, NormKind::Rms, config.norm_eps, &head.tokens, means, None);
+            normed_rows(cpu, NormKind::Rms, head.tokens.eps(config.norm_eps), &head.tokens, means, None);
             product(cpu, &head.projection, means, rows, out);
         }
         Ok(order.in_grid_order(pooled, config.d_model))

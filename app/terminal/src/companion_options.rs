@@ -1,17 +1,22 @@
-//! Options of a draft model.
+//! Options of the files that accompany a model: a draft model and a vision tower.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-/// The draft model.
+/// The files that accompany a model.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model")]
-pub struct DraftOptions {
+pub struct CompanionOptions {
     /// Draft model: a small model with the same tokens, which proposes several tokens at a time.
     /// The model checks these tokens in one pass. With --speculation off, there are no drafts
     #[arg(long, value_name = "FILE", value_parser = draft_file)]
     pub draft: Option<PathBuf>,
+    /// Vision tower, with which the model reads pictures: mmproj-*.gguf, or a Hugging Face folder
+    /// [default: the tower in the model's folder, or a file with `mmproj` in its name beside the
+    /// model]
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
 }
 
 /// Parses the path of a draft model. In llama.cpp, `--draft` is a number of tokens.

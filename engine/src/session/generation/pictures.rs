@@ -1,0 +1,34 @@
+//! Pictures of a generation's prompt.
+
+use std::{sync::atomic::AtomicU64, time::Instant};
+
+use super::{
+    super::{context::SessionContext, neurons::GenerationProbe},
+    Generation,
+};
+use thermocline_base::error::Result;
+use thermocline_run::runtime::TowerProcessor;
+
+impl Generation<'_> {
+    /// Computes the next picture that the prompt needs. False if it needs none. The turns of other
+    /// sessions come between two pictures.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled) if the request was
+    /// cancelled; the errors of [`TowerProcessor::embed`].
+    pub fn embed_picture(
+        &mut self,
+        context: &SessionContext,
+        tower: Option<&mut TowerProcessor>,
+        cancelled: &AtomicU64,
+    ) -> Result<bool> {
+        let Some(tower) = tower else { return Ok(false) };
+        let Some(picture) = context.next_picture(self.todo.rest()) else { return Ok(false) };
+        let started = Instant::now();
+        picture.embed(tower, &mut GenerationProbe::new(cancelled, self.number))?;
+        self.progress.stats.computed_pictures += 1;
+        self.telemetry.pictures.add(1);
+        self.progress.add_time(self.in_prompt(), started.elapsed());
+        Ok(true)
+    }
+}
