@@ -169,13 +169,22 @@ pub(super) enum BenchForm {
     Csv,
 }
 
+/// Refuses companions of the model that no test uses.
+fn check_companions(args: &BenchArgs) -> Outcome {
+    if args.companions.mmproj.is_some() {
+        return Err(Failure::usage("--mmproj: expected no vision tower, because bench computes no pictures"));
+    }
+    if args.companions.draft.is_some() && args.streams.is_empty() {
+        return Err(Failure::usage("--draft: expected --streams, because the other tests compute tokens one by one"));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Outcome {
+    check_companions(args)?;
     if !args.streams.is_empty() {
         return bench_streams::streams(args);
-    }
-    if args.companions.draft.is_some() {
-        return Err(Failure::usage("--draft: expected --streams, because the other tests compute tokens one by one"));
     }
     let options = BenchOptions {
         tests: tests(args)?,
