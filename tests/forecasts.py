@@ -34,7 +34,7 @@ class Comparison:
         self.options = ["--device", gpu or "cpu", "--context", "512"]
         self.folder = tempfile.TemporaryDirectory()
         self.machine = pathlib.Path(self.folder.name) / "machine.json"
-        self.planned(["--save-machine", str(self.machine)])
+        self.planned(["--measure", "--save-machine", str(self.machine)])
 
     def planned(self, more):
         return printed(self.program, "plan", "-m", self.model, "--json", *self.options, *more)
