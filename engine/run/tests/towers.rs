@@ -194,7 +194,7 @@ fn converted_towers_lie_beside_their_models_and_belong_to_them() {
         assert_eq!(Tower::beside(&scratch.path().join("model.gguf")), [beside]);
         assert_eq!(Tower::beside(&fixture(name)), [fixture(name)]);
     }
-    // Names that begin as the model's does come first.
+    // Files whose names begin like the name of the model come first.
     let files = ["mmproj-model-b.gguf", "model-mmproj.gguf", "mmproj-a.gguf"].map(|file| scratch.path().join(file));
     files.iter().for_each(|file| fs::write(file, b"").unwrap());
     assert_eq!(Tower::beside(&scratch.path().join("model-b.gguf")), files);

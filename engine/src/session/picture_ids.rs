@@ -351,7 +351,7 @@ mod tests {
         let mut ids = PictureIds::default();
         let (of_a, held) = expanded(&[7], &[picture(1, 2, 2)], &mut ids);
         ids.next = u32::MAX - 2;
-        // Three ids are needed, and the first four are held.
+        // The next picture needs three ids, and a conversation holds the first four.
         let (of_b, _) = expanded(&[7], &[picture(2, 1, 3)], &mut ids);
         assert_eq!((of_a[0], of_b[0]), (FIRST, FIRST + 4));
         drop(held);

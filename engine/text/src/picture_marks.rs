@@ -62,8 +62,8 @@ pub struct PictureMarks {
 }
 
 impl PictureMarks {
-    /// The marks of a vocabulary whose token for pictures is `named`, or else one with a known
-    /// text. `None` if it has no such token.
+    /// Returns the marks of a vocabulary. Its token for pictures is `named`, or else the token with
+    /// a known text. `None` if the vocabulary has no such token.
     pub fn of(tokenizer: &Tokenizer, named: Option<u32>) -> Option<Self> {
         let known = KNOWN.iter().find_map(|it| {
             let token = tokenizer.token_id(it.written).and(tokenizer.token_id(it.token))?;
@@ -88,7 +88,8 @@ impl PictureMarks {
         if self.written.is_empty() { 0 } else { text.matches(&*self.written).count() }
     }
 
-    /// A rendered text with the marks that the model was trained with around each picture.
+    /// Writes the marks around each picture in a rendered text. The model was trained with these
+    /// marks.
     pub(super) fn expand(&self, text: String) -> String {
         if self.written == self.expanded { text } else { text.replace(&*self.written, &self.expanded) }
     }

@@ -43,7 +43,7 @@ fn logits_of_pictures_match_the_reference_in_folders_and_pairs_of_files() {
         let tower = convert(&folder, &file, TensorType::F32, &mut |_, _| ()).unwrap().tower.unwrap().path;
         let elsewhere = scratch.path().join(format!("{name}-tower.gguf"));
         let vocab = wanted.len() / tokens.len();
-        // The second picture is resized, which may change samples by one step.
+        // The program resizes the second picture. Its samples may differ by one step.
         let second = tokens.iter().rposition(|id| *id == 9).unwrap();
         let range = wanted.iter().copied().fold(0.0f32, |most, it| most.max(it.abs()));
         for at in 0..3 {

@@ -123,7 +123,7 @@ impl<'a> Measure<'a> {
         let mut tokens = (self.count)(&text(store, attachment.id)?);
         let Some(count) = self.count_picture.as_ref().filter(|_| attachment.has_pictures()) else { return Ok(tokens) };
         if self.model.is_none() {
-            // A server's model counts each picture alike, so none is decoded.
+            // Every picture has the same assumed number of tokens, so none is decoded.
             return Ok(tokens + SERVER_PICTURE * store.picture_files(attachment.id)?.len());
         }
         for picture in store.pictures(attachment.id)? {

@@ -111,8 +111,8 @@ pub(super) struct ObservedLayer<'a> {
     rule: ObservedRule<'a>,
     tally: PredictionTally,
     error: Mean,
-    /// Scores of firing neurons, weighted so that every token counts equally. For thresholds:
-    /// magnitudes of all gate activations, times their scales.
+    /// Scores of firing neurons, weighted so that every token counts equally. For thresholds, the
+    /// scores are the products of all gate activations' magnitudes and their scales.
     pub sample: WeightedSample,
 }
 

@@ -97,8 +97,8 @@ impl ActivationOp {
         Op::new(gpu, &pipeline, &[gate_up.into(), scales.unwrap_or(gpu.nothing().into()), hidden.into()])
     }
 
-    /// Returns the activation of a layer whose activated gates are multiplied by `scales`,
-    /// `[neurons]`, before they are compared with a threshold. `None` for ones.
+    /// Returns the activation of a layer with scales. The kernel multiplies the activated gates by
+    /// `scales`, `[neurons]`, and compares the products with a threshold. `None` stands for ones.
     pub fn scaled_by(&self, scales: Option<Binding>) -> Result<Self> {
         let op = Self::op(&self.gpu, self.overrides, [&self.gate_up, &self.hidden], scales)?;
         Ok(ActivationOp { op, ..self.clone() })

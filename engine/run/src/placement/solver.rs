@@ -53,7 +53,7 @@ impl PlacementSolver {
         &self.profile
     }
 
-    /// Activation thresholds of neurons on the device, relative to neurons on the CPU, from 0 to 1.
+    /// Ratio of the activation thresholds on the device to those on the CPU, from 0 to 1.
     pub fn threshold_ratio(&self) -> f32 {
         threshold_ratio(&self.profile, &self.inputs.machine)
     }

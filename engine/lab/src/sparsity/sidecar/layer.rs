@@ -14,8 +14,8 @@ pub struct PreparedLayer {
     pub predictor: Option<PreparedPredictor>,
     /// Activation threshold of the threshold mode.
     pub activation_threshold: Option<PreparedThreshold>,
-    /// Scales of the gates of a dense FFN, `[n_ff]`, by which the threshold mode multiplies them
-    /// before it compares them with the threshold.
+    /// Scales of the gates of a dense FFN, `[n_ff]`. The threshold mode multiplies the gates by
+    /// their scales, and compares the products with the threshold.
     pub gate_scales: Option<Vec<f32>>,
     /// Thresholds of the layer's product inputs.
     pub inputs: Option<InputCurves>,
