@@ -62,6 +62,7 @@ pub use crate::ops::{
     group_slots::GroupSlots,
     half_scale::HalfScale,
     latent_append::LatentAppend,
+    limit_values::LimitValues,
     mamba2_scan::Mamba2Scan,
     matmul::Matmul,
     norm::Norm,

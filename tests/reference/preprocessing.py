@@ -1,20 +1,23 @@
 """Writes tests/fixtures/preprocessing: ten pictures, and what the image processor of each tower makes of them.
 
-    python3 preprocessing.py
+    python3 preprocessing.py FAMILY ...       (without names: all)
 
 Some processors make most pictures larger, and others smaller. `FAMILY.json` has a processor's settings. `expected.safetensors` has
 `FAMILY.N.size`, width and height of picture N, and `FAMILY.N.samples`: every 101st sample of its pixels, row by row, before they are
-normalised. FAMILY is a folder of tests/fixtures/towers, from which the other sizes come.
+normalised. Of a sliced picture, both are of the overview and then of the slices. FAMILY is a folder of tests/fixtures/towers, from which
+the other sizes come.
 """
 
 import json
+import sys
 
 import numpy as np
 import torch
 import transformers
 from PIL import Image, ImageDraw
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+import minicpmv
 from make_golden import MODELS
 from pictures import drawing, waves
 from towers import CONFIGS
@@ -28,6 +31,8 @@ PROCESSORS = {
     "gemma4": {"max_soft_tokens": 280},
     "gemma4-unified": {"max_soft_tokens": 280},
     "pixtral": {"size": {"longest_edge": 224}},
+    "minicpm-v2_6": {"scale_resolution": 112},
+    "minicpm-v4_6": {"scale_resolution": 128},
 }
 
 
@@ -95,23 +100,44 @@ def pixels(made, settings, vision):
     return (values * 255).round().clamp(0, 255).to(torch.uint8)
 
 
+def sliced(made, side):
+    """The pixels of a processed picture's overview and slices, from 0 to 255."""
+    values, first = made["pixel_values"][0] * 0.5 + 0.5, 0
+    for rows, cols in made["target_sizes"].tolist():
+        length = rows * cols * side
+        part = values[:, :, first : first + length].reshape(3, side, rows, cols, side)
+        first += length
+        yield (part.permute(2, 1, 3, 4, 0).reshape(rows * side, cols * side, 3) * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def processed(family, settings, picture):
+    """The pixels of each part of a picture, `[height, width, 3]`."""
+    if family == "minicpm-v2_6":
+        return [torch.tensor(np.asarray(part)) for part in minicpmv.parts(picture, settings)[0]]
+    kind = getattr(transformers, "MiniCPMV4_6ImageProcessor" if family == "minicpm-v4_6" else settings["image_processor_type"])
+    processor = kind(**{key: value for key, value in settings.items() if key != "image_processor_type"})
+    made = processor(images=picture, return_tensors="pt")
+    return list(sliced(made, settings["patch_size"])) if family == "minicpm-v4_6" else [pixels(made, settings, family)]
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    expected = {}
+    path = FOLDER / "expected.safetensors"
+    expected = load_file(path) if path.exists() else {}
     for at, picture in enumerate(PICTURES):
         picture.save(FOLDER / f"{at}.png", optimize=True)
-    for family, own in PROCESSORS.items():
-        settings = CONFIGS[family]["processor"] | own
+    for family in sys.argv[1:] or PROCESSORS:
+        base = CONFIGS[family]["processor"] if family in CONFIGS else minicpmv.SETTINGS | minicpmv.CONFIGS[family]["processor"]
+        settings = base | PROCESSORS[family]
         (FOLDER / f"{family}.json").write_text(json.dumps(settings, indent=2) + "\n")
-        kind = getattr(transformers, settings["image_processor_type"])
-        processor = kind(**{key: value for key, value in settings.items() if key != "image_processor_type"})
         for at, picture in enumerate(PICTURES):
             try:
-                made = pixels(processor(images=picture, return_tensors="pt"), settings, family)
+                made = processed(family, settings, picture)
             except ValueError as error:
                 print(family, at, error)
                 continue
-            expected[f"{family}.{at}.size"] = torch.tensor([made.shape[1], made.shape[0]], dtype=torch.int32)
-            expected[f"{family}.{at}.samples"] = made.flatten()[::EVERY].contiguous()
+            sizes = [side for part in made for side in (part.shape[1], part.shape[0])]
+            expected[f"{family}.{at}.size"] = torch.tensor(sizes, dtype=torch.int32)
+            expected[f"{family}.{at}.samples"] = torch.cat([part.flatten() for part in made])[::EVERY].contiguous()
         print(family, [expected[f"{family}.{at}.size"].tolist() for at in range(len(PICTURES)) if f"{family}.{at}.size" in expected])
-    save_file(expected, FOLDER / "expected.safetensors")
+    save_file(expected, path)

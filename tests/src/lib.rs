@@ -15,6 +15,7 @@ pub mod moe;
 pub mod mutations;
 pub mod own_process;
 pub mod parrot;
+pub mod picture_bombs;
 pub mod pictured;
 pub mod random_files;
 pub mod raw_gguf;

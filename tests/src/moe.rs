@@ -29,6 +29,7 @@ pub fn wide() -> Model {
         gate: Some(linear(width, d, 0.2)),
         up: linear(width, d, 0.2),
         down: Down::Outputs(linear(d, width, 0.2)),
+        bundled_gate: None,
         limit: None,
         gate_scales: None,
     };

@@ -1,4 +1,4 @@
-//! Measures with a counting allocator how much memory a hostile file can make the reader allocate,
+//! Measures with a counting allocator how much memory a hostile file can make a reader allocate,
 //! and how long it can keep the reader busy. The counter counts the whole program, so this test has
 //! a program of its own.
 
@@ -9,8 +9,10 @@ use peak_alloc::PeakAlloc;
 use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, gguf::from_bytes},
+    pictures::Picture,
 };
 use thermocline_tests::{
+    picture_bombs::{self, FORMATS},
     random_files::{RANDOM_FILES, random_file},
     raw_gguf::{RawGguf, array, pair, tensor},
 };
@@ -39,6 +41,7 @@ fn allocations_stay_near_the_file_size_for_malformed_files() {
     every_flipped_bit();
     every_random_file();
     large_but_honest();
+    large_pictures();
 }
 
 /// The reader refuses a file of a kilobyte that promises gigabytes before it allocates memory for
@@ -125,5 +128,24 @@ fn large_but_honest() {
         assert!(result.is_ok(), "{result:?}");
         println!("{:.1} bytes per byte of file", peak as f64 / len as f64);
         assert!(peak <= 2 * len + 16 * MIB, "{peak} bytes for a file of {len}");
+    }
+}
+
+/// A picture of a few bytes that is too large is refused before pixels are decoded. A picture
+/// within the limits takes memory by its pixels.
+fn large_pictures() {
+    for format in FORMATS {
+        for (side, most) in [(60_000, MIB), (2000, 16 * 2000 * 2000)] {
+            for file in picture_bombs::bombs(format, side) {
+                let started = ThreadTime::now();
+                let before = ALLOCATOR.current_usage();
+                ALLOCATOR.reset_peak_usage();
+                let decoded = Picture::decode(&file);
+                let peak = ALLOCATOR.peak_usage().saturating_sub(before);
+                assert!(peak < most, "{format}, {side} pixels: {peak} bytes for {decoded:?}");
+                assert!(decoded.is_err() || side < 60_000, "{format}: {decoded:?}");
+                assert!(started.elapsed() < Duration::from_secs(10), "{format}: {:?}", started.elapsed());
+            }
+        }
     }
 }

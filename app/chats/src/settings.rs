@@ -58,6 +58,9 @@ pub struct Settings {
     pub no_counts: bool,
     /// True to keep, across chats, the words of answers at which neurons fire.
     pub keep_neuron_words: bool,
+    /// Key of the embedding model that finds passages of attached files. Empty: words find them;
+    /// `None`: the smallest embedding model of the library.
+    pub passage_model: Option<String>,
     /// Number of the chat shown last, in any window.
     pub last_chat: Option<i64>,
     /// Fields written by other versions.

@@ -3,6 +3,10 @@
 use std::sync::OnceLock;
 
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use thermocline_engine::{
+    calibration::MeasureEffort,
+    model::{Ffn, Model},
+};
 
 use crate::control_group;
 
@@ -43,6 +47,18 @@ pub fn too_small_for(bytes: u64) -> Option<u64> {
     total().filter(|ram| is_too_small(*ram, bytes))
 }
 
+/// True if a preparation of `model` should store bundles: its neurons are often silent and have
+/// gates, and it does not fit into RAM, so that the rows of firing neurons are read from disk.
+pub fn bundles_pay(model: &Model) -> bool {
+    let ram_is_too_small = || too_small_for(model.checkpoint.tensor_bytes()).is_some();
+    model.config.activation.is_sparse() && has_gated_layers(model) && ram_is_too_small()
+}
+
+/// True if a dense layer of `model` has gates. Other layers have no bundles.
+fn has_gated_layers(model: &Model) -> bool {
+    model.weights.layers.iter().any(|layer| matches!(&layer.ffn, Ffn::Dense(ffn) if ffn.gate.is_some()))
+}
+
 /// True if a model of `bytes` does not fit into `ram` bytes of RAM with its KV cache, which is
 /// estimated.
 pub const fn is_too_small(ram: u64, bytes: u64) -> bool {
@@ -60,6 +76,11 @@ fn system() -> Option<System> {
     System::new_with_specifics(what).ok()
 }
 
+/// The effort of measuring this machine, whose matrices must fit into the free RAM.
+pub fn measure_effort() -> MeasureEffort {
+    MeasureEffort::default().within(free())
+}
+
 /// Checks that `bytes` more of RAM are free, with a little to spare. Succeeds if the system does
 /// not report its free RAM.
 ///
@@ -74,7 +95,19 @@ pub fn check(bytes: u64) -> Result<(), u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use thermocline_engine::model::LoadOptions;
+
+    #[test]
+    fn layers_without_gates_have_no_bundles() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+        for (name, wanted) in [("llama-relu", true), ("opt", false)] {
+            let model = Model::open(&fixtures.join(name), &LoadOptions::default()).unwrap();
+            assert!(model.config.activation.is_sparse() && has_gated_layers(&model) == wanted, "{name}");
+        }
+    }
 
     #[test]
     fn no_machine_has_room_for_everything() {

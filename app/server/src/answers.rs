@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
+use tokio::sync::SemaphorePermit;
 
 use super::{
     answer_events::AnswerEvents,
@@ -27,6 +28,7 @@ use super::{
     },
     read_body::read_body,
     request::CompletionRequest,
+    request_message::ReadRules,
     served_model::ServedModel,
 };
 
@@ -67,7 +69,9 @@ pub async fn complete(
     let lease = NamedModel::lease(&body, &context).await?;
     let name = lease.name.clone();
     // Release the model before the request waits: a model that a request holds cannot be closed.
-    let parsed = parse(protocol, body, lease.model(&context)?, &context).await?;
+    let fetch = context.rules().fetch.for_model(&lease.model(&context)?);
+    let permit = fetch.permit(&body).await?;
+    let parsed = parse(protocol, body, lease.model(&context)?, permit, &context).await?;
     let ParsedRequest { completion, prompt_tokens, response } = parsed;
     let chat = protocol == Protocol::OllamaChat;
     let Some(completion) = completion else { return Ok(Json(ollama::loaded(&name, chat)).into_response()) };
@@ -97,28 +101,31 @@ pub async fn complete(
 }
 
 /// Parses a body for `model` on another thread, because long bodies and pictures take seconds. They
-/// would stall all other answers.
+/// would stall all other answers. The thread keeps the `permit` to fetch pictures.
 async fn parse(
     protocol: Protocol,
     body: Vec<u8>,
     model: ServedModel,
+    permit: Option<SemaphorePermit<'static>>,
     context: &Arc<ServerContext>,
 ) -> Result<ParsedRequest, ApiError> {
-    let (strict, responses) = (context.options.strict, Arc::clone(&context.responses));
+    let (rules, responses) = (context.rules(), Arc::clone(&context.responses));
+    let rules = ReadRules { fetch: rules.fetch.for_model(&model), ..rules };
     let parse = move || {
+        let _permit = permit;
         let (defaults, mut response) = (&model.defaults, ResponseBody::default());
         let asked = match protocol {
-            Protocol::Completions(endpoint) => Some(read_request(endpoint, &body, defaults, strict)?),
+            Protocol::Completions(endpoint) => Some(read_request(endpoint, &body, defaults, rules)?),
             Protocol::Responses => {
-                let request = read_response_request(&body, &responses, defaults, strict)?;
+                let request = read_response_request(&body, &responses, defaults, rules)?;
                 response = request.body;
                 Some(request.asked)
             }
-            Protocol::Messages => Some(read_message_request(&body, defaults, false, strict)?),
-            Protocol::OllamaChat => ollama::read_chat(&body, defaults)?,
-            Protocol::OllamaGenerate => ollama::read_generate(&body, defaults)?,
+            Protocol::Messages => Some(read_message_request(&body, defaults, false, rules)?),
+            Protocol::OllamaChat => ollama::read_chat(&body, defaults, rules.fetch)?,
+            Protocol::OllamaGenerate => ollama::read_generate(&body, defaults, rules.fetch)?,
         };
-        let completion = asked.map(|asked| CompletionRequest::new(asked, &model, strict)).transpose()?;
+        let completion = asked.map(|asked| CompletionRequest::new(asked, &model, rules.strict)).transpose()?;
         let prompt_tokens = match &completion {
             // A stream begins with this count. Encoding takes milliseconds.
             Some(completion) if protocol == Protocol::Messages && completion.stream => {
@@ -140,8 +147,9 @@ fn prompt_tokens(completion: &CompletionRequest, model: &ServedModel) -> Result<
 }
 
 /// `POST /v1/messages/count_tokens`: counts the tokens of a message's prompt.
-pub fn count_message_tokens(body: &[u8], model: &ServedModel, strict: bool) -> Result<Value, ApiError> {
-    let asked = read_message_request(body, &model.defaults, true, strict)?;
-    let completion = CompletionRequest::new(asked, model, strict)?;
+pub fn count_message_tokens(body: &[u8], model: &ServedModel, rules: ReadRules) -> Result<Value, ApiError> {
+    let rules = ReadRules { fetch: rules.fetch.for_model(model), ..rules };
+    let asked = read_message_request(body, &model.defaults, true, rules)?;
+    let completion = CompletionRequest::new(asked, model, rules.strict)?;
     Ok(json!({ "input_tokens": prompt_tokens(&completion, model)? }))
 }

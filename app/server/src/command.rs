@@ -16,7 +16,7 @@ use thermocline_engine::{
 };
 
 use crate::{
-    ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions, server_log::ServerLog,
+    ModelLibrary, OpenModel, PictureAddresses, ServedModel, ServedModels, Server, ServerOptions, server_log::ServerLog,
     slot_memory::SlotMemory,
 };
 use thermocline_host::{
@@ -86,6 +86,12 @@ pub struct ServeArgs {
     /// addresses; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// Fetch pictures whose http or https addresses are in requests: `public`, from the internet
+    /// only; `local`, also from this computer and private networks [default: refuse addresses;
+    /// without a value: public]
+    #[arg(long, value_name = "FROM", num_args = 0..=1, require_equals = true, default_missing_value = "public",
+        value_parser = by_name(PictureAddresses::NAMED))]
+    allow_image_urls: Option<PictureAddresses>,
     /// Number of requests answered at the same time, each with its own context. One pass computes
     /// the tokens of all of them
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = ServerOptions::PARALLEL, value_parser = slots)]
@@ -301,6 +307,7 @@ impl ServeArgs {
             key,
             strict: self.strict,
             pooling: self.pooling,
+            image_urls: self.allow_image_urls.unwrap_or_default(),
             origins: self.allow_origin.clone(),
             parallel: self.parallel,
             max_waiting: self.queue,

@@ -17,7 +17,9 @@ use super::{
     model_library::{ModelLibrary, ModelUser},
     openai::responses::ResponseStore,
     options::ServerOptions,
+    picture_fetch::PictureFetch,
     queue::RequestQueue,
+    request_message::ReadRules,
     served_model::{ModelSource, ServedModel},
 };
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::EndSignal};
@@ -131,6 +133,12 @@ impl ServerContext {
             active_answers: Mutex::default(),
             last_error: Mutex::default(),
         })
+    }
+
+    /// How this server reads bodies.
+    pub fn rules(&self) -> ReadRules {
+        let ServerOptions { strict, image_urls: addresses, timeout, .. } = self.options;
+        ReadRules { strict, fetch: PictureFetch { addresses, timeout, blind: false } }
     }
 
     /// Returns the model that is open now.

@@ -5,7 +5,8 @@
 //!
 //! The `listener` accepts `connections`. A request passes the `guard` (origins, headers and the
 //! name of the `host`), the `key` check and the `routes`. `read_body` reads the body within limits,
-//! and `named_model` loads the model that the body names.
+//! `named_model` loads the model that the body names, and `picture_fetch` fetches pictures from
+//! `picture_addresses`.
 //!
 //! [`openai`], [`anthropic`] and [`ollama`] are the protocols. They read bodies with the serde
 //! structs of `fields` into a protocol-independent `request`. Parts of it are `request_message`,
@@ -53,6 +54,8 @@ mod named_model;
 mod ollama;
 mod openai;
 mod options;
+mod picture_addresses;
+mod picture_fetch;
 mod queue;
 mod read_body;
 mod request;
@@ -73,4 +76,5 @@ pub use context::{ServedModels, ServerEvent, ServerStatus};
 pub use listener::Server;
 pub use model_library::{LibraryEntry, ModelLibrary, OpenModel};
 pub use options::ServerOptions;
+pub use picture_addresses::PictureAddresses;
 pub use served_model::{ModelSource, ServedModel};

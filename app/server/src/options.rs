@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use sysinfo::System;
 use thermocline_engine::session::Pooling;
 
+use super::picture_addresses::PictureAddresses;
 use thermocline_host::network::SERVER_PORT;
 
 /// Addresses, access rules and limits of a server.
@@ -31,6 +32,8 @@ pub struct ServerOptions {
     /// How hidden states are pooled into embeddings, unless a request says otherwise. `None`: as
     /// the model asks, or else by the mean.
     pub pooling: Option<Pooling>,
+    /// Addresses from which the server fetches pictures.
+    pub image_urls: PictureAddresses,
     /// Connections open at a time. Beyond this, the connection that has been idle longest is
     /// closed.
     pub max_connections: usize,
@@ -58,6 +61,7 @@ impl ServerOptions {
             timeout: Duration::from_secs(30),
             strict: false,
             pooling: None,
+            image_urls: PictureAddresses::Nowhere,
             max_connections: 640,
         }
     }

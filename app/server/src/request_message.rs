@@ -11,7 +11,7 @@ use thermocline_engine::{
     tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
 };
 
-use crate::error::ApiError;
+use crate::{error::ApiError, picture_fetch::PictureFetch};
 
 /// The address of a picture: a text, or an object with `url`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -48,7 +48,7 @@ pub struct RequestMessage {
     pub call_id: Option<String>,
     /// Name of the message's author, or of the tool.
     pub name: Option<String>,
-    /// Pictures before the text, as base64 or data URLs.
+    /// Pictures before the text, as base64, data URLs or addresses.
     pub pictures: Vec<String>,
 }
 
@@ -124,13 +124,23 @@ const MOST_PIXELS: usize = 48_000_000;
 /// Held by the request whose picture is being decoded.
 static DECODING: Mutex<()> = Mutex::new(());
 
+/// How bodies are read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadRules {
+    /// Refuse what OpenAI's own server refuses.
+    pub strict: bool,
+    /// What may be fetched.
+    pub fetch: PictureFetch,
+}
+
 /// Builds the prompt of a chat. If the last message is the assistant's and has no calls, the model
 /// continues it, unless the server is `strict`.
 ///
 /// # Errors
-/// 400 for a picture that cannot be decoded, and for more than [`MOST_PIXELS`] in a
+/// 400 for a picture that cannot be fetched or decoded, and for more than [`MOST_PIXELS`] in a
 /// request.
-pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: bool) -> Result<Prompt, ApiError> {
+pub fn chat_prompt(mut messages: Vec<RequestMessage>, strict: bool, fetch: PictureFetch) -> Result<Prompt, ApiError> {
+    fetch.replace_addresses(&mut messages)?;
     let mut pixels = 0;
     let messages = messages.into_iter().map(|mut message| {
         let pictures = mem::take(&mut message.pictures);
@@ -145,20 +155,29 @@ pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: b
 /// Decodes a picture, and adds its pixels to those of the request.
 fn decode(text: &str, pixels: &mut usize) -> Result<Picture, ApiError> {
     let refused = |message: String| ApiError::invalid_field("messages", message);
-    if text.starts_with("http://") || text.starts_with("https://") {
-        let shown: String = text.chars().take(100).collect();
-        return Err(refused(format!(
-            "picture: expected a data URL (data:image/png;base64,...), because this server fetches no addresses, got {shown}"
-        )));
-    }
     let picture = {
         // A decoder takes many times the memory of the body.
         let _one_at_a_time = DECODING.lock();
-        Picture::from_base64(text).map_err(|error| refused(error.to_string()))?
+        // Hashes the pixels here so that the engine's thread does not have to.
+        let hashed = |picture: Picture| picture.hash().map(|_| picture);
+        Picture::from_base64(text).and_then(hashed).map_err(|error| refused(error.to_string()))?
     };
     *pixels += picture.width() * picture.height();
     match *pixels > MOST_PIXELS {
         true => Err(refused(format!("pictures: expected at most {MOST_PIXELS} pixels in a request, got more"))),
         false => Ok(picture),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoded_pictures_know_their_hashes() {
+        let picture = Picture::from_rgb(2, 1, vec![9; 6]).unwrap();
+        let decoded = decode(&picture.file().unwrap().data_url(), &mut 0).unwrap();
+        // Nothing is computed for this text.
+        assert!(format!("{decoded:?}").contains(&picture.hash().unwrap().to_string()), "{decoded:?}");
     }
 }

@@ -31,6 +31,7 @@ use super::{
     named_model::NamedModel,
     ollama,
     openai::Endpoint,
+    picture_fetch::PictureFetch,
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
     rerank::rerank,
     served_model::ServedModel,
@@ -63,8 +64,8 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/api/tags", get_only(model_routes::tags))
         .route("/api/ps", get_only(model_routes::running))
         .route("/api/version", get_only(async || Json(ollama::version())))
-        .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
-        .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
+        .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, PictureFetch::default(), it, body)))
+        .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, PictureFetch::default(), it, body)))
         .route("/tokenizer_info", described(|_, model| tokens::tokenizer_info(model)))
         .route("/props", described(|context, model| tokens::props(model, context.options.parallel)))
         .route("/metrics", get_only(metrics_text))
@@ -171,21 +172,29 @@ async fn metrics_text(State(context): SharedContext) -> Result<Response, ApiErro
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
 }
 
-/// Answers questions about tokens on another thread, because long texts take seconds.
+/// Answers questions about tokens on another thread, because long texts take seconds. The answer
+/// may fetch the pictures that `fetch` allows.
 async fn about_tokens(
     answer: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
+    fetch: PictureFetch,
     State(context): SharedContext,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
     let lease = NamedModel::lease(&body, &context).await?;
+    let fetch = fetch.for_model(&lease.model(&context)?);
+    let permit = fetch.permit(&body).await?;
     let model = lease.model(&context)?;
-    let answered = tokio::task::spawn_blocking(move || answer(&body, &model)).await;
+    let answer = move || {
+        let _permit = permit;
+        answer(&body, &model)
+    };
+    let answered = tokio::task::spawn_blocking(answer).await;
     answered.unwrap_or_else(|_| Err(ApiError::unavailable("the tokenizer failed"))).map(Json)
 }
 
 /// `POST /v1/messages/count_tokens`
 async fn count_tokens(context: SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
-    let strict = context.options.strict;
-    about_tokens(move |body, model| count_message_tokens(body, model, strict), context, body).await
+    let rules = context.rules();
+    about_tokens(move |body, model| count_message_tokens(body, model, rules), rules.fetch, context, body).await
 }

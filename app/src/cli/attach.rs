@@ -7,7 +7,7 @@ use thermocline_engine::session::{Engine, Message, Role};
 
 use thermocline_chats::{
     attachment::Document,
-    chat::given::{self, Measure, sources_line},
+    chat::given::{self, Measure, MessageContent, sources_line},
     store::{ChatId, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, StoredMessage},
 };
 use thermocline_terminal::failure::{Failure, Outcome};
@@ -63,6 +63,19 @@ impl AttachedFiles {
         Ok(files)
     }
 
+    /// Goes on with a stored chat. Also returns its messages, and what the model reads of them.
+    pub fn of_chat(
+        store: Store,
+        chat: ChatId,
+        engine: Option<&Engine>,
+    ) -> Outcome<(Self, Vec<StoredMessage>, Vec<MessageContent>)> {
+        let system = store.chat(chat).map_err(failed)?.system_prompt;
+        let branch = store.branch(chat).map_err(failed)?;
+        let mut files = AttachedFiles { store, chat, last: branch.last().map(|message| message.id), system };
+        let contents = files.contents(&branch, engine).map_err(failed)?;
+        Ok((files, branch, contents))
+    }
+
     fn add(&mut self, message: &NewMessage) -> Outcome {
         self.last = Some(self.store.add_message(self.chat, self.last, message).map_err(failed)?);
         Ok(())
@@ -87,15 +100,23 @@ impl AttachedFiles {
     fn decide(&mut self, message: MessageId, engine: Option<&Engine>) -> Result<Message, StoreError> {
         self.store.send_attachments(self.chat, message)?;
         let branch = self.store.branch(self.chat)?;
+        let last = self.contents(&branch, engine)?.pop().unwrap_or_default();
+        Ok(Message { pictures: last.pictures, ..Message::new(Role::User, last.text) })
+    }
+
+    /// What the model reads of the messages of `branch`.
+    fn contents(
+        &mut self,
+        branch: &[StoredMessage],
+        engine: Option<&Engine>,
+    ) -> Result<Vec<MessageContent>, StoreError> {
         let path: Vec<&StoredMessage> = branch.iter().collect();
         let measure = match engine {
             Some(engine) => Measure::engine(engine, "", &[]),
             None => Measure::server(),
         };
         given::decide(&mut self.store, self.chat, &path, &self.system, &measure)?;
-        let sees_pictures = measure.sees_pictures();
-        let last = given::contents(&self.store, self.chat, &path, sees_pictures)?.pop().unwrap_or_default();
-        Ok(Message { pictures: last.pictures, ..Message::new(Role::User, last.text) })
+        given::contents(&self.store, self.chat, &path, measure.sees_pictures())
     }
 
     /// Adds the model's answer to the conversation.

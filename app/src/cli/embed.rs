@@ -7,7 +7,7 @@ use serde_json::json;
 use thermocline_engine::session::{EmbeddingPrompts, Pooling, Prompt, SessionOptions, StateReading};
 
 use thermocline_terminal::{
-    answer_options::AnswerOptions,
+    answer_options::ReadingOptions,
     failure::{Failure, Outcome},
     named::by_name,
 };
@@ -36,12 +36,12 @@ pub struct EmbedArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    how: AnswerOptions,
+    how: ReadingOptions,
 }
 
 /// Runs the command.
 pub fn embed(args: &EmbedArgs) -> Outcome {
-    let engine = args.how.open()?;
+    let engine = args.how.open(false)?;
     let prompts = EmbeddingPrompts::of(&engine.model().checkpoint.metadata);
     let prefix = prompts.text(args.kind.as_deref()).map_err(|error| Failure::usage(format!("--kind: {error}")))?;
     let session = engine.session(SessionOptions::default())?;

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use thermocline_engine::{
     cpu::Cpu,
-    model::{Model, PictureGrid, Tower},
+    model::{Model, PictureGrid, PicturePart, Tower},
     pictures::Picture,
     runtime::{PictureEmbeddings, PlacedPicture, TowerProcessor},
     session::Engine,
@@ -47,7 +47,7 @@ pub fn check(engine: &Engine, pictures: &[Picture]) -> Outcome {
     pictures.iter().try_for_each(|picture| Ok(engine.picture_tokens(picture).map(drop)?))
 }
 
-/// A picture, or a row of one, in place of some of a prompt's tokens.
+/// A part of a picture in place of some of a prompt's tokens.
 #[derive(Debug)]
 pub struct PictureAt {
     start: usize,
@@ -55,16 +55,18 @@ pub struct PictureAt {
     /// Index of its first token among those of the picture.
     first: usize,
     embeddings: Arc<PictureEmbeddings>,
+    text_positions: bool,
 }
 
 impl PictureAt {
     /// The picture as the forward pass reads it.
     pub fn placed(&self) -> PlacedPicture<'_> {
-        let PictureEmbeddings { grid, embeddings, deepstack, .. } = &*self.embeddings;
-        let d_model = embeddings.len() / grid.tokens().max(1);
+        let PictureEmbeddings { grid: whole, embeddings, deepstack } = &*self.embeddings;
+        let d_model = embeddings.len() / whole.tokens().max(1);
         let embeddings = &embeddings[self.first * d_model..][..self.grid.tokens() * d_model];
-        // No tower with ends of rows has additions.
-        PlacedPicture { start: self.start, grid: self.grid, embeddings, deepstack }
+        let PictureAt { start, grid, text_positions, .. } = *self;
+        // No tower whose pictures have parts has additions.
+        PlacedPicture { start, grid, embeddings, deepstack, text_positions }
     }
 }
 
@@ -90,17 +92,18 @@ pub fn in_tokens(
     let Some(token) = marks.map(|marks| marks.token) else {
         return Err(Failure::usage(format!("--image: expected a model with an image token, got {path}")));
     };
-    let by_row = tower.config.row_ends.is_some();
-    let mut tower = TowerProcessor::new(tower.into(), cpu);
+    let tower = Arc::new(tower);
+    let text_positions = tower.has_text_positions();
+    let mut processor = TowerProcessor::new(Arc::clone(&tower), cpu);
     let is_image = |at: usize| tokens.get(at) == Some(&token);
     let (mut pictures, mut at) = (Vec::new(), 0);
     for path in paths {
-        let embeddings = Arc::new(tower.embed(&open(path)?, &mut ())?);
-        let whole = embeddings.grid;
-        // Tokens of the text end each row, if the tower says so.
-        let grid = if by_row { PictureGrid { rows: 1, cols: whole.cols } } else { whole };
-        let wanted = grid.tokens();
-        for first in (0..whole.tokens()).step_by(wanted) {
+        let picture = open(path)?;
+        let embeddings = Arc::new(processor.embed(&picture, &mut ())?);
+        let mut first = 0;
+        // Tokens of the text follow each part.
+        for PicturePart { grid, .. } in tower.parts(picture.width(), picture.height())? {
+            let wanted = grid.tokens();
             at = (at..tokens.len()).find(|at| is_image(*at)).unwrap_or(tokens.len());
             let free = (at..tokens.len()).take_while(|at| is_image(*at)).count();
             if free < wanted {
@@ -108,8 +111,9 @@ pub fn in_tokens(
                 let message = format!("--image {path}: expected {wanted} image tokens {token}, got {free}");
                 return Err(Failure::usage(message));
             }
-            pictures.push(PictureAt { start: at, grid, first, embeddings: Arc::clone(&embeddings) });
+            pictures.push(PictureAt { start: at, grid, first, embeddings: Arc::clone(&embeddings), text_positions });
             at += wanted;
+            first += wanted;
         }
     }
     let left = (at..tokens.len()).filter(|at| is_image(*at)).count();

@@ -9,6 +9,7 @@ mod ram;
 mod report;
 mod report_json;
 mod sunken_rate;
+mod tower;
 
 use std::{io::Write, path::PathBuf, sync::Arc};
 
@@ -24,13 +25,13 @@ use thermocline_engine::{
 
 use self::{
     budgets::rungs, planned_machine::PlannedMachine, priced_plan::PricedPlan, ram::RamUse, report::PlanReport,
-    sunken_rate::SunkenRate,
+    sunken_rate::SunkenRate, tower::PlannedTower,
 };
 use crate::cli::{
     bench::granularities,
     synth::{shapes, types},
 };
-use thermocline_host::memory;
+use thermocline_host::{memory, units::parse_bytes};
 use thermocline_terminal::{
     companion_options::CompanionOptions,
     engine_options::{ContextOptions, CpuArgs, Device, DeviceArgs, sparsity_choices},
@@ -43,6 +44,7 @@ Examples:
   thermocline plan -m model.gguf --vram 8GiB
   thermocline plan -m model.gguf --vram 6GiB --context 8k --sparsity exact --json
   thermocline plan -m model.gguf --vram 8GiB --machine other-pc.json
+  thermocline plan -m model.gguf --vram 8GiB --ram 16GiB
   thermocline plan --shape relu-llama-70b --type q4_0 --machine rtx4090-i9
   thermocline plan --shape gpt-oss-120b --type mxfp4 --machine rx9070xt-r7 --vram 14GiB
 
@@ -99,6 +101,9 @@ pub struct PlanArgs {
     /// Show PowerInfer's split in this .gpuidx file instead of the best placement
     #[arg(long, value_name = "FILE")]
     split: Option<PathBuf>,
+    /// Plan for this much RAM, like 16GiB, as --ram of run limits it [default: the machine's]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    ram: Option<u64>,
     /// Plan with the speeds in this file, or with the published figures of a machine listed below,
     /// instead of this machine's speeds
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "measure")]
@@ -121,13 +126,14 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let model = args.open_model()?;
     let draft = args.companions.draft.as_deref().map(|path| open_draft_model(path, args.model.read_mode(), &model));
     let draft = draft.transpose()?;
+    let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
     let tower = Tower::of_model(&model, args.companions.mmproj.as_deref(), args.model.read_mode())?;
+    let tower = tower.map(|tower| tower.within(context));
     let named = PlannedMachine::named(args)?;
-    let ram = named.as_ref().map_or_else(memory::total, |it| it.memory.ram);
+    let ram = args.ram.or_else(|| named.as_ref().map_or_else(memory::total, |it| it.memory.ram));
     let room = args.weight_room(&model, draft.as_ref(), tower.as_ref(), ram);
     let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some(), room).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
-    let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
     let kv_type = args.context.kv_type.unwrap_or(defaults.kv_type);
     let inputs = PlanInputs {
         sessions: usize::from(args.sessions),
@@ -141,7 +147,8 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     // Enough for everything, in addition to what the driver reserves.
     let most = whole + whole / 8 + (1 << 20);
     let card = memory.vram.filter(|_| has_gpu).unwrap_or(u64::MAX);
-    let budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most).min(card);
+    let available = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(card);
+    let budget = available.min(most);
     let chunk = streamed_chunk(&model, None, &inputs, budget)?;
     let planner = planner(&model, None, PlanInputs { chunk, ..inputs })?;
     let everything = planner.everything();
@@ -163,6 +170,9 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let priced = |budget: u64, plan: Plan| PricedPlan { budget, ram: ram.of(&plan), plan };
     let rungs = if has_gpu { rungs(everything, budget, most.min(card)) } else { Vec::new() };
     let rungs = rungs.into_iter().filter(|rung| *rung <= card);
+    let beside = available.saturating_sub(plan.bytes.total());
+    let on_gpu = tower.as_ref().filter(|_| has_gpu && budget > 0);
+    let on_gpu = on_gpu.and_then(|tower| PlannedTower::of(tower, planner.inputs().limits(), beside));
     let report = PlanReport {
         inputs: planner.inputs(),
         sparsity: &sparsity,
@@ -170,6 +180,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         placement: args.placement,
         is_cut: args.device.vram.is_some_and(|asked| asked > card),
         everything,
+        tower: on_gpu,
         priced: priced(budget, plan),
         ladder: rungs.map(|rung| priced(rung, args.fastest(&planner, rung))).collect(),
     };
@@ -193,11 +204,11 @@ impl PlanArgs {
     }
 
     /// The RAM that an engine on a machine with `ram` bytes of RAM has for weights. Only models
-    /// larger than the RAM have a limit.
+    /// larger than the RAM have a limit, unless the user sets one.
     fn weight_room(&self, model: &Model, draft: Option<&Model>, tower: Option<&Tower>, ram: Option<u64>) -> WeightRoom {
         let bytes = model.checkpoint.tensor_bytes();
         let options = EngineOptions {
-            ram: ram.filter(|ram| memory::is_too_small(*ram, bytes)),
+            ram: self.ram.or_else(|| ram.filter(|ram| memory::is_too_small(*ram, bytes))),
             context: self.context.context,
             kv_type: self.context.kv_type.unwrap_or(EngineOptions::default().kv_type),
             sessions: usize::from(self.sessions),

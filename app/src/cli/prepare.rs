@@ -20,7 +20,10 @@ use thermocline_engine::{
 };
 
 use crate::cli::prepared;
-use thermocline_host::units::{self, parse_bytes, parse_tokens};
+use thermocline_host::{
+    memory,
+    units::{self, parse_bytes, parse_tokens},
+};
 use thermocline_terminal::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
@@ -35,6 +38,8 @@ const DETAILS: &str = "\
 The model reads text, and the firings of its neurons are counted. Then every layer of a model with
 ReLU gets a predictor of the neurons that will fire. Every layer of another model gets an activation
 threshold below which neurons are skipped. The down projections are stored with one row per neuron.
+For a ReLU model with gates that is larger than the RAM, the up row and the down row of a neuron
+(with a predictor, also its gate row) are stored side by side.
 MoE models get no predictors: their routers choose experts, and gates choose the experts' neurons.
 Commands that run the model find the file if it lies beside the model. Ctrl-C stops the preparation;
 the same command continues it.
@@ -73,6 +78,11 @@ pub struct PrepareArgs {
     /// Omit the down projections: the file is smaller, but loading the model takes longer
     #[arg(long)]
     no_down: bool,
+    /// Store the rows of each neuron side by side, so that one read from disk serves a neuron: auto
+    /// does so for a ReLU model with gates that is larger than the RAM
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = by_name([
+        ("auto", BundleChoice::Auto), ("on", BundleChoice::On), ("off", BundleChoice::Off)]))]
+    bundles: BundleChoice,
     /// Skip the search for thresholds of the inputs (for --sparsity threshold --level)
     #[arg(long)]
     no_inputs: bool,
@@ -97,6 +107,15 @@ pub struct PrepareArgs {
     cpu: CpuArgs,
 }
 
+/// When bundles are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BundleChoice {
+    /// For ReLU models with gates that are larger than the RAM.
+    Auto,
+    On,
+    Off,
+}
+
 /// Name of the built-in model, for commands that require a model.
 const BUILTIN: &str = "builtin";
 
@@ -116,7 +135,13 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
         (None, Some(_)) => path_beside(&model.checkpoint.path),
         (None, None) => path_beside(Path::new("storyteller.gguf")),
     };
-    let options = options(args, out);
+    let options = options(args, &model, out)?;
+    if options.bundles && args.bundles == BundleChoice::Auto {
+        say(format_args!(
+            "[the model is larger than the RAM, so its neurons are also stored in bundles, which take disk space \
+             (--bundles off omits them)]"
+        ));
+    }
     let watch = InterruptWatch::start();
     let mut bar: Option<(PreparePhase, TerminalProgress)> = None;
     let made = prepare::run(&Arc::new(model), &options, &mut |at| {
@@ -143,9 +168,18 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     }
 }
 
-fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
+fn options(args: &PrepareArgs, model: &Model, out: PathBuf) -> Result<PrepareOptions, Failure> {
+    if args.bundles == BundleChoice::On && args.no_down {
+        return Err(Failure::usage(
+            "--bundles on: expected no --no-down, because bundles contain the down projections",
+        ));
+    }
+    let bundles = match args.bundles {
+        BundleChoice::Auto => !args.no_down && memory::bundles_pay(model),
+        choice => choice == BundleChoice::On,
+    };
     let corpus = if args.text.is_empty() { PrepareCorpus::Generated } else { PrepareCorpus::Files(args.text.clone()) };
-    PrepareOptions {
+    Ok(PrepareOptions {
         corpus,
         tokens: args.tokens as u64,
         length: args.length,
@@ -154,11 +188,12 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
         predictors: args.predictors,
         threshold_goal: ThresholdGoal::Sparsity(args.skip),
         down: !args.no_down,
+        bundles,
         inputs: !args.no_inputs,
         seed: args.seed,
         cpu: args.cpu.options(),
         ..PrepareOptions::new(out)
-    }
+    })
 }
 
 fn label(phase: PreparePhase) -> &'static str {
@@ -184,6 +219,13 @@ fn show(args: &PrepareArgs, made: &Prepared) -> Outcome {
     out.write_all(prepared::layers(sidecar).as_bytes())?;
     writeln!(out)?;
     layers.iter().try_for_each(|layer| writeln!(out, "layer {}: {}", layer.layer, layer.why))?;
+    match prepared::bundles(sidecar) {
+        Some(bundles) => writeln!(out, "\n{bundles} (--bundles off omits them)")?,
+        None if args.bundles == BundleChoice::On => {
+            writeln!(out, "\nno bundles: they need dense layers with gates, whose weights have no factor")?;
+        }
+        None => {}
+    }
     if !sidecar.input_figures.is_empty() {
         writeln!(out, "\nsmall inputs skipped (--sparsity threshold --level FRACTION):")?;
         sidecar.input_figures.iter().try_for_each(|of| writeln!(out, "  {}", of.cost()))?;

@@ -55,6 +55,20 @@ fn down(layer: &PreparedLayer) -> Option<(TensorType, f32)> {
     layer.down.as_ref().map(|down| (down.weight.ty(), down.error)).or_else(of_experts)
 }
 
+/// Describes the bundles of the sidecar's layers, if there are any.
+pub fn bundles(sidecar: &Sidecar) -> Option<String> {
+    let of_layer = |layer: &PreparedLayer| Some((layer.bundle_bytes()?, layer.bundles.as_ref()?.up.rows()));
+    let sizes: Vec<(usize, usize)> = sidecar.layers.iter().filter_map(of_layer).collect();
+    let (bytes, layers) = (sizes.first()?.0, sizes.len());
+    let all: usize = sizes.iter().map(|(bytes, neurons)| bytes * neurons).sum();
+    Some(format!(
+        "bundles: {bytes} bytes per neuron in {layers} of {} layers, {} on disk; they speed up a model that is larger than \
+         the RAM",
+        sidecar.layers.len(),
+        units::bytes(all as u64),
+    ))
+}
+
 /// Describes the sidecar's size, corpus and targets in one line.
 pub fn origin(sidecar: &Sidecar) -> String {
     let made = &sidecar.provenance;
@@ -121,6 +135,7 @@ fn layer_json(layer: &PreparedLayer) -> Value {
         "predictor": predictor,
         "cut": layer.activation_threshold.map(|it| json!({ "value": it.value, "density": it.density })),
         "down": down,
+        "bundle_bytes": layer.bundle_bytes(),
         "experts": experts,
     })
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use thermocline_engine::session::{Prompt, SessionOptions, StateReading};
 
-use thermocline_terminal::{answer_options::AnswerOptions, failure::Outcome};
+use thermocline_terminal::{answer_options::ReadingOptions, failure::Outcome};
 
 const EXAMPLES: &str = "\
 Scores are from 0 to 1. The most relevant document comes first.
@@ -27,13 +27,17 @@ pub struct RerankArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Treat control tokens in the query and the documents as control tokens [default: they are
+    /// ordinary text]
+    #[arg(long)]
+    special_tokens_in_content: bool,
     #[command(flatten)]
-    how: AnswerOptions,
+    how: ReadingOptions,
 }
 
 /// Runs the command.
 pub fn rerank(args: &RerankArgs) -> Outcome {
-    let engine = args.how.open()?;
+    let engine = args.how.open(args.special_tokens_in_content)?;
     let session = engine.session(SessionOptions::default())?;
     let mut scored = Vec::with_capacity(args.documents.len());
     for (index, document) in args.documents.iter().enumerate() {

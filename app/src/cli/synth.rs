@@ -8,9 +8,11 @@ use clap::{
 };
 use serde_json::json;
 use thermocline_engine::{
-    model::{LoadOptions, Model},
+    model::{Down, Ffn, FfnWeights, LayerWeights, LoadOptions, Model},
     quant::{QUANTISABLE, TensorType},
-    sparsity::sidecar::{self, Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
+    sparsity::sidecar::{
+        self, Identity, PreparedBundles, PreparedDown, PreparedExperts, PreparedLayer, Provenance, Sidecar,
+    },
     synth::{self, ExpertCounts, Firing, SynthOptions, SynthReport, SynthShape},
 };
 
@@ -89,6 +91,10 @@ pub struct SynthArgs {
     /// `thermocline prepare` counts them
     #[arg(long)]
     sidecar: bool,
+    /// Also write a sidecar with neuron bundles, as `thermocline prepare --bundles on` makes them.
+    /// Dense ReLU shapes with gates and predictors only
+    #[arg(long)]
+    bundles: bool,
     /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -116,10 +122,16 @@ pub fn synth(args: &SynthArgs) -> Outcome {
     if args.sidecar && !args.shape.relu() && args.shape.moe.is_none() {
         return Err(Failure::usage("--sidecar: expected a ReLU shape, or a mixture of experts"));
     }
+    if args.bundles && (!args.shape.relu() || args.shape.moe.is_some() || args.no_predictor) {
+        return Err(Failure::usage("--bundles: expected a dense ReLU shape with predictors"));
+    }
+    if args.bundles && !has_bundles(&options)? {
+        return Err(Failure::usage("--bundles: expected a shape with gates"));
+    }
     let mut progress = TerminalProgress::new("making", ProgressUnit::Bytes);
     let report = synth::generate(&options, &mut |at| progress.set(at.done, at.total))?;
     drop(progress);
-    if args.sidecar {
+    if args.sidecar || args.bundles {
         write_sidecar(args, &report)?;
     }
 
@@ -143,7 +155,10 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let path = sidecar::path_beside(&report.path);
     let layer = |n: usize| {
         let (neurons, chosen) = (report.frequencies.get(n).cloned(), report.chosen.get(n).cloned());
-        let Some(moe) = report.moe else { return PreparedLayer { frequency: neurons, ..Default::default() } };
+        let Some(moe) = report.moe else {
+            let layer = PreparedLayer { frequency: neurons, ..PreparedLayer::default() };
+            return if args.bundles { bundled(&model.weights.layers[n], layer) } else { layer };
+        };
         let experts = neurons.map(|frequency| {
             let width = frequency.len() / moe.experts;
             PreparedExperts { width, frequency, ..PreparedExperts::default() }
@@ -165,6 +180,20 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
         path,
     };
     Ok(sidecar.write(&sidecar.path)?)
+}
+
+/// True if a layer of the model with these options has bundles. Writes no model.
+fn has_bundles(options: &SynthOptions) -> Result<bool, Failure> {
+    let layers = synth::shape_model(options)?.weights.layers;
+    Ok(layers.iter().any(|layer| bundled(layer, PreparedLayer::default()).bundles.is_some()))
+}
+
+/// Adds the bundles of a layer whose file has neuron-major down projections.
+fn bundled(weights: &LayerWeights, layer: PreparedLayer) -> PreparedLayer {
+    let Ffn::Dense(ffn @ FfnWeights { down: Down::Neurons(down), .. }) = &weights.ffn else { return layer };
+    let bundles = PreparedBundles::of(ffn, &down.weight, weights.predictor.is_some());
+    let down = bundles.as_ref().map(|_| PreparedDown { weight: down.weight.clone(), error: 0.0 });
+    PreparedLayer { down, bundles, ..layer }
 }
 
 fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {

@@ -193,6 +193,7 @@ pub fn to_json(answer: &CompleteAnswer) -> Value {
             "prompt_tokens": stats.prompt_tokens,
             "reused_tokens": stats.reused_tokens,
             "computed_pictures": stats.computed_pictures,
+            "device_pictures": stats.device_pictures,
             "generated_tokens": stats.generated_tokens,
             "drafted": by_source(|drafts| drafts.drafted),
             "accepted": by_source(|drafts| drafts.accepted),

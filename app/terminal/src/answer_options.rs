@@ -1,4 +1,4 @@
-//! Options of the commands that generate answers.
+//! Options of the commands that generate answers, and of those that only read texts.
 
 use clap::Args;
 use thermocline_engine::session::{Engine, Prompt, Request, Sampling};
@@ -35,6 +35,30 @@ pub struct AnswerOptions {
     pub device: DeviceArgs,
     #[command(flatten)]
     pub sparsity: SparsityArgs,
+}
+
+/// The model and its device, for commands that read texts and generate none.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ReadingOptions {
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub context: ContextOptions,
+    #[command(flatten)]
+    pub cpu: CpuArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub sparsity: SparsityArgs,
+}
+
+impl ReadingOptions {
+    /// Opens the engine on the requested device. `special` says whether control tokens in texts are
+    /// control tokens.
+    pub fn open(&self, special: bool) -> Outcome<Engine> {
+        let companions = CompanionOptions::default();
+        open_engine(&self.model, &companions, &self.context, &self.cpu, &self.device, &self.sparsity, special)
+    }
 }
 
 impl AnswerOptions {

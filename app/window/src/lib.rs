@@ -8,7 +8,8 @@
 //!
 //! [`opening`] finds a graphics backend that can draw the window. [`icon`] is the program's icon,
 //! [`drawing`] prepares the window's own shaders, and [`toasts`] are the notices. [`path_field`]
-//! replaces the file dialog on desktops without one. [`adapters`] lists the GPUs. [`keyboard`]
+//! replaces the file dialog on desktops without one. [`passage_models`] chooses the embedding model
+//! that finds passages of files. [`adapters`] lists the GPUs. [`keyboard`]
 //! tells which part has the keyboard focus, and [`areas`] are the parts that F6 visits. [`top_bar`]
 //! is the bar above the page with its [`model_menu`] and [`race_menu`]. Fonts, colours, small
 //! widgets and rendered Markdown come from the crate `thermocline-rich-text`.
@@ -36,6 +37,7 @@ mod model_menu;
 mod models;
 mod neurons;
 pub mod opening;
+mod passage_models;
 mod path_field;
 mod preferences;
 mod race_menu;

@@ -13,8 +13,8 @@ use egui::Context;
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use crate::{
-    adapters::Adapters, command::Command, models::Preparation, neurons::NeuronMarks, settings_file::SettingsFile,
-    toasts::Toasts, vram::VramState,
+    adapters::Adapters, command::Command, models::Preparation, neurons::NeuronMarks, passage_models::PassageModels,
+    settings_file::SettingsFile, toasts::Toasts, vram::VramState,
 };
 use thermocline_chats::{
     chat::{ChatController, StopCause},
@@ -65,6 +65,8 @@ pub struct Shell {
     pub adapters: Adapters,
     /// Marks that the neuron map sets in the chat, and the chat on the map.
     pub marks: NeuronMarks,
+    /// Embedding models that find passages of files.
+    pub passage_models: PassageModels,
     /// The estimates and choices for the VRAM of the open model.
     pub vram: VramState,
     /// Set after the latest comparison has restored the model's mode and budget.
@@ -135,6 +137,7 @@ impl Shell {
             preparation: None,
             adapters: Adapters::new(fallbacks),
             marks: NeuronMarks::default(),
+            passage_models: PassageModels::default(),
             vram: VramState::default(),
             compared: Arc::new(AtomicBool::new(true)),
             toasts,

@@ -166,6 +166,7 @@ impl Window {
         self.conversation.tick(ctx, &mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
+        self.shell.choose_passage_model();
         self.vram.tick(ctx, &mut self.shell);
         self.preferences.about.tick(ctx, &mut self.shell);
         self.shell.serving.apply(&self.shell.settings.server, &self.shell.engine_handle);

@@ -92,7 +92,7 @@ impl RowBlock<'_> {
     fn starts(&self, panel: usize) -> [usize; PANEL_ROWS] {
         let last = self.out.width() - 1;
         let row = |at: usize| self.selection.get(self.first + (panel * PANEL_ROWS + at).min(last));
-        std::array::from_fn(|at| row(at) * self.weight.row_bytes())
+        std::array::from_fn(|at| row(at) * self.weight.stride())
     }
 
     fn multiply(&mut self, kernels: &Kernels, ty: BlockType, tiles: &TokenTiles, scratch: &mut CodePanelScratch) {

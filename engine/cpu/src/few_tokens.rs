@@ -27,8 +27,10 @@ use thermocline_formats::{
 /// instruction sets whose kernels do so.
 pub const FEW_TOKENS: usize = 32;
 
-/// Most tokens of this path with AVX-512 and NEON. Panels and tiles are faster for more tokens.
-const LESS: usize = 8;
+/// Most tokens of this path with AVX-512. Panels and tiles are faster for more tokens.
+const AVX512_TOKENS: usize = 16;
+/// The same with NEON.
+const NEON_TOKENS: usize = 8;
 
 /// Most rows of a float matrix that takes this path for any number of tokens. These are routers and
 /// gates, a small part of a prompt's work. The choice of experts is then the same in a prompt and
@@ -55,7 +57,11 @@ pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
 /// Most tokens of this path. For more tokens, panels and tiles are faster, but sum in another
 /// order.
 pub(super) fn most(cpu: &Cpu) -> usize {
-    if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
+    match cpu.isa {
+        Isa::Scalar | Isa::Avx2 | Isa::AvxVnni => FEW_TOKENS,
+        Isa::Avx512 => AVX512_TOKENS,
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => NEON_TOKENS,
+    }
 }
 
 /// Computes [`Cpu::matmul_rows`] for at most [`most`] tokens, or for any number if [`takes_any`] is
@@ -117,24 +123,19 @@ impl RowBlock<'_> {
     fn floats(&mut self, cpu: &Cpu, x: &[f32], tokens: usize, rows: Range<usize>) {
         let (weight, ty) = (self.weight, self.weight.weight_type());
         let x = |token: usize| &x[token * weight.cols()..][..weight.cols()];
-        for token in (0..tokens).step_by(DOT_TOKENS) {
+        let groups = tokens.div_ceil(DOT_TOKENS);
+        let of_group = tokens.div_ceil(groups);
+        for first in (0..tokens).step_by(of_group) {
+            let inputs: SmallVec<[_; DOT_TOKENS]> = (first..tokens.min(first + of_group)).map(x).collect();
             for (rows, weights) in self.selection.runs(weight, self.first, rows.clone()) {
-                if token + DOT_TOKENS > tokens {
-                    for token in token..tokens {
-                        let out = &mut self.out.row_mut(token)[rows.clone()];
-                        cpu.kernels.dot_floats(ty, weights, x(token), ahead(token), out);
-                    }
-                    continue;
-                }
-                let inputs = std::array::from_fn(|i| x(token + i));
                 let mut dots = [[0.0; DOT_TOKENS]; DOT_ROWS_AT_ONCE];
                 let parts = weights.chunks(DOT_ROWS_AT_ONCE * weight.row_bytes());
-                for (part, first) in parts.zip(rows.step_by(DOT_ROWS_AT_ONCE)) {
+                for (part, row) in parts.zip(rows.step_by(DOT_ROWS_AT_ONCE)) {
                     let dots = &mut dots[..part.len() / weight.row_bytes()];
-                    cpu.kernels.dot_floats_tokens(ty, part, inputs, ahead(token), dots);
-                    for i in 0..DOT_TOKENS {
-                        let out = self.out.row_mut(token + i)[first..].iter_mut();
-                        out.zip(&*dots).for_each(|(out, dots)| *out = dots[i]);
+                    cpu.kernels.dot_floats_tokens(ty, part, &inputs, ahead(first), dots);
+                    for token in 0..inputs.len() {
+                        let out = self.out.row_mut(first + token)[row..].iter_mut();
+                        out.zip(&*dots).for_each(|(out, dots)| *out = dots[token]);
                     }
                 }
             }

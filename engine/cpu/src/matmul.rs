@@ -217,14 +217,14 @@ impl Cpu {
     /// Each idle worker prefetches the beginning of its share of them. Replaces the previous list.
     /// An empty list ends the prefetching.
     pub fn prefetch(&self, weights: &[&Matrix]) {
-        let chunk = self.chunk_of(weights.iter().map(|weight| weight.data().len()).sum());
+        let chunk = self.chunk_of(weights.iter().map(|weight| weight.byte_len()).sum());
         let items = |weight: &Matrix| weight.rows().div_ceil(rows_of(chunk, weight));
         let (n, threads) = (weights.iter().map(|weight| items(weight)).sum::<usize>(), self.pool().threads());
         self.pool().prefetch(|worker| {
             let mut first = n * worker / threads;
             for weight in weights {
                 if first < items(weight) {
-                    let bytes = &weight.data()[first * rows_of(chunk, weight) * weight.row_bytes()..];
+                    let bytes = &weight.data()[first * rows_of(chunk, weight) * weight.stride()..];
                     return &bytes[..bytes.len().min(PREFETCH_BYTES)];
                 }
                 first -= items(weight);
@@ -260,19 +260,20 @@ impl Cpu {
         }
     }
 
-    /// `out[i] = W[list[first + i]] . x`. `codes` are the codes of `x`.
-    pub(super) fn dot_listed(
+    /// `out[i]` is the product of selected row `first + i` with `x`. `codes` are the codes of `x`.
+    pub(super) fn dot_selected(
         &self,
         weight: &Matrix,
-        list: &[u32],
+        selection: RowSelection<'_>,
         first: usize,
         x: &[f32],
         codes: &QuantisedInputBuffer,
         out: &mut [f32],
     ) {
+        let n = selection.len(weight.rows());
         let gathered = |at: usize| GatheredRow {
-            row: weight.row(list[at] as usize),
-            ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+            row: weight.row(selection.get(at)),
+            ahead: prefetch_distance(weight, at, n, DOT_ROWS, |at| selection.get(at)),
         };
         let one = |of: GatheredRow<'_>, out: &mut f32| {
             self.dot_rows(weight, of.row, x, codes, of.ahead, std::slice::from_mut(out));
@@ -318,11 +319,11 @@ impl Cpu {
             self.pool().for_each(&mut items, |_, RowRun { weight, bias, selection, first, input, out }| {
                 let (x, codes) = (inputs[*input], &codes[*input]);
                 match selection {
-                    RowSelection::All => {
+                    RowSelection::All if weight.is_contiguous() => {
                         let rows = &weight.data()[*first * weight.row_bytes()..][..out.len() * weight.row_bytes()];
                         self.dot_rows(weight, rows, x, codes, AHEAD as isize, out);
                     }
-                    RowSelection::Listed(list) => self.dot_listed(weight, list, *first, x, codes, out),
+                    _ => self.dot_selected(weight, *selection, *first, x, codes, out),
                 }
                 weight.scale(out);
                 if let Some(bias) = bias {

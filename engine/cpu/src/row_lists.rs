@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Cpu, matmul::rows_of, paged_reads};
+use super::{Cpu, matmul::rows_of, paged_reads, row_selection::RowSelection};
 use thermocline_formats::format::Matrix;
 
 /// One token's product with selected rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
@@ -50,7 +50,7 @@ impl Cpu {
             if self.codes_of(weight).is_some() {
                 codes.iter_mut().zip(&inputs).for_each(|(codes, x)| codes.fill_for_dots(self.kernels, x));
             }
-            let (codes, width) = (&*codes, rows_of(self.chunk_of(weight.data().len()), weight));
+            let (codes, width) = (&*codes, rows_of(self.chunk_of(weight.byte_len()), weight));
             let mut left: SmallVec<[(&[u32], &mut [f32]); 16]> =
                 tokens.iter_mut().map(|token| (token.rows, &mut *token.out)).collect();
             let mut items: Vec<SmallVec<[OwnRows<'_>; 8]>> = Vec::new();
@@ -71,7 +71,7 @@ impl Cpu {
             }
             self.pool().for_each(&mut items, |_, item| {
                 for OwnRows { token, rows: list, out } in item {
-                    self.dot_listed(weight, list, 0, inputs[*token], &codes[*token], out);
+                    self.dot_selected(weight, RowSelection::Listed(list), 0, inputs[*token], &codes[*token], out);
                     weight.scale(out);
                     if let Some(bias) = bias {
                         out.iter_mut().zip(&**list).for_each(|(out, row)| *out += bias[*row as usize]);

@@ -41,7 +41,7 @@ impl<'a> RowSelection<'a> {
         }
     }
 
-    /// Runs of consecutive rows of `weight` among the selected rows `first + rows`: the part of
+    /// Runs of contiguous rows of `weight` among the selected rows `first + rows`: the part of
     /// `rows`, and its weights.
     pub fn runs<'w>(
         self,
@@ -49,15 +49,14 @@ impl<'a> RowSelection<'a> {
         first: usize,
         rows: Range<usize>,
     ) -> impl Iterator<Item = (Range<usize>, &'w [u8])> + use<'a, 'w> {
-        let (data, row_bytes) = (weight.data(), weight.row_bytes());
         let longest = match self {
-            RowSelection::All => rows.len().max(1),
-            RowSelection::Listed(_) => 1,
+            RowSelection::All if weight.is_contiguous() => rows.len().max(1),
+            _ => 1,
         };
         rows.clone().step_by(longest).map(move |start| {
             let run = start..rows.end.min(start + longest);
-            let from = self.get(first + start) * row_bytes;
-            (run.clone(), &data[from..from + run.len() * row_bytes])
+            let from = self.get(first + start) * weight.stride();
+            (run.clone(), &weight.data()[from..from + run.len() * weight.row_bytes()])
         })
     }
 }
@@ -78,7 +77,7 @@ pub(super) fn prefetch_distance(
         prefetch(ends.start);
         prefetch(ends.end.wrapping_sub(1));
     }
-    later(AHEAD_ROWS).map_or(0, |near| (row(near) as isize - row(at) as isize) * weight.row_bytes() as isize)
+    later(AHEAD_ROWS).map_or(0, |near| (row(near) as isize - row(at) as isize) * weight.stride() as isize)
 }
 
 #[cfg(test)]

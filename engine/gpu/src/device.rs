@@ -10,6 +10,7 @@ use std::{
             Ordering::{Acquire, Relaxed},
         },
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -52,6 +53,9 @@ pub struct GpuOptions {
     /// Kind to report for the adapter instead of its driver's. Tests let a software driver pass for
     /// a card or for an adapter with shared memory.
     pub pretended_kind: Option<AdapterKind>,
+    /// Bytes per second of uploads, for a bus that is slower than the adapter's. Tests let a
+    /// software driver pass for a card behind a bus.
+    pub slow_bus: Option<u64>,
     /// A simulated failure.
     pub faults: Faults,
     /// A kernel that computes something wrong on purpose.
@@ -85,6 +89,8 @@ struct OpenDevice {
     counts: super::test_counts::TestCounts,
     profiler: GpuProfiler,
     pace: DevicePace,
+    /// Bytes per second of uploads over a simulated bus.
+    slow_bus: Option<u64>,
     /// Time without an answer after which the device counts as hung. It depends on the adapter's
     /// real kind, not the pretended one.
     patience: Duration,
@@ -222,6 +228,7 @@ impl Gpu {
             counts: super::test_counts::TestCounts::default(),
             profiler: GpuProfiler::default(),
             pace: DevicePace::new(&faults()),
+            slow_bus: options.slow_bus,
             patience,
             tuning: Tuning::new(options.packed_dot),
             nothing,
@@ -439,6 +446,15 @@ impl Gpu {
         }
         self.check()?;
         Ok(index)
+    }
+
+    /// Waits as long as `bytes` take over a simulated bus. A device copies and computes in order,
+    /// so it finishes earlier submissions first.
+    pub(super) fn cross_bus(&self, bytes: u64) -> Result<()> {
+        let Some(rate) = self.0.slow_bus.filter(|_| bytes > 0) else { return Ok(()) };
+        self.idle()?;
+        thread::sleep(Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
+        Ok(())
     }
 
     /// Waits until the submission `index` is done.

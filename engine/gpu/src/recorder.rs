@@ -24,6 +24,8 @@ pub struct Recorder {
     gpu: Gpu,
     /// `None` on a device that only counts.
     encoder: Option<wgpu::CommandEncoder>,
+    /// Bytes that the segment uploads.
+    uploaded: u64,
     pass: Option<wgpu::ComputePass<'static>>,
     /// Timing of each dispatch. Used only while a profile is taken.
     timing: Option<DispatchTiming>,
@@ -40,7 +42,7 @@ impl Recorder {
     /// Creates an empty segment. `timestamps` measures its parts, unless a profile is taken.
     pub fn with_timestamps(gpu: &Gpu, timestamps: Option<&GpuTimestamps>) -> Self {
         let (timing, timestamps) = (DispatchTiming::begin(gpu), timestamps.cloned());
-        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, timestamps }
+        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), uploaded: 0, pass: None, timing, timestamps }
     }
 
     /// Assigns the following dispatches to `part` of the timestamps, if there are timestamps.
@@ -123,7 +125,7 @@ impl Recorder {
     }
 
     fn pass(&mut self) -> Option<&mut wgpu::ComputePass<'static>> {
-        let Recorder { gpu, encoder, pass, timing, timestamps } = self;
+        let Recorder { gpu, encoder, pass, timing, timestamps, .. } = self;
         let encoder = encoder.as_mut()?;
         Some(pass.get_or_insert_with(|| {
             let timestamp_writes = match timing {
@@ -156,6 +158,11 @@ impl Recorder {
         }
     }
 
+    /// Notes that the segment uploads `bytes` from the CPU's memory.
+    pub(super) fn note_upload(&mut self, bytes: u64) {
+        self.uploaded += bytes;
+    }
+
     /// Maps `buffer` for reading once the segment is done, and then sets `arrived`.
     pub(super) fn map_for_reading(&mut self, buffer: &Buffer, bytes: u64, arrived: &Arc<AtomicBool>) {
         self.pass = None;
@@ -174,6 +181,7 @@ impl Recorder {
     pub fn submit(mut self) -> Result<wgpu::SubmissionIndex> {
         self.pass = None;
         self.gpu.check()?;
+        self.gpu.cross_bus(self.uploaded)?;
         if let (Some(timing), Some(encoder)) = (&self.timing, &mut self.encoder) {
             timing.resolve(encoder);
         }

@@ -87,6 +87,7 @@ impl UploadRing {
         }
         stage.mapped.store(false, SeqCst);
         raw.unmap();
+        recorder.note_upload(at);
         self.recorded = true;
         Ok(())
     }
@@ -210,8 +211,38 @@ impl ReadbackRing {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::GpuOptions;
+
+    /// Only lower bounds, because uploads take longer on a busy machine.
+    #[test]
+    fn uploads_over_a_slow_bus_take_their_time() {
+        const BYTES: usize = 1 << 20;
+        let took = |slow_bus: Option<u64>| {
+            let gpu = Gpu::open(&GpuOptions { slow_bus, ..GpuOptions::first() }).unwrap();
+            let buffer = gpu.arena().buffer(Purpose::Scratch, "test", BYTES as u64, Usage::Storage).unwrap();
+            let mut ring = UploadRing::new(&gpu, 2, BYTES as u64).unwrap();
+            let mut uploads = |bytes: usize| {
+                let mut recorder = Recorder::new(&gpu);
+                ring.record(&mut recorder, &[(&vec![1; bytes], &buffer, 0)]).unwrap();
+                let started = Instant::now();
+                let index = recorder.submit().unwrap();
+                ring.submitted();
+                gpu.wait(index).unwrap();
+                started.elapsed()
+            };
+            [BYTES, BYTES / 4, BYTES].map(&mut uploads)
+        };
+        let [first, quarter, again] = took(Some(BYTES as u64 * 4));
+        let (whole, part) = (Duration::from_millis(250), Duration::from_millis(62));
+        assert!(first >= whole && again >= whole && quarter >= part, "{first:?} {quarter:?} {again:?}");
+        let [slow, ..] = took(Some(BYTES as u64));
+        assert!(slow >= Duration::from_secs(1), "{slow:?}");
+        let fastest = took(None).into_iter().min().unwrap();
+        assert!(fastest < slow, "no bus is simulated: {fastest:?}");
+    }
 
     #[test]
     fn readback_returns_the_bytes_uploaded() {

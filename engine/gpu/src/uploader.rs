@@ -114,7 +114,7 @@ impl<'a> Uploader<'a> {
         let rows = stacked.iter().map(|it| it.rows()).sum();
         let (what, layout) = (MemoryUse { purpose, what }, MatrixLayout { ty, rows, cols, rows_together: 1 });
         if self.gpu.is_counting() {
-            self.advance(stacked.iter().map(|it| it.data().len() as u64).sum())?;
+            self.advance(stacked.iter().map(|it| it.byte_len() as u64).sum())?;
             return self.room(what, layout);
         }
         let starts: Vec<usize> = stacked
@@ -230,6 +230,15 @@ impl<'a> Uploader<'a> {
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
     pub fn finish(mut self) -> Result<()> {
+        self.arrive()
+    }
+
+    /// Waits, like [`Uploader::finish`], until all data so far has arrived and the device has
+    /// nothing else to do.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn arrive(&mut self) -> Result<()> {
         self.flush()?;
         self.gpu.idle()
     }
@@ -348,38 +357,4 @@ pub(super) fn pack<'m>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{FaultPoint, Faults, GpuOptions, ReadbackRing};
-    use thermocline_formats::{format::Bytes, quant::TensorType};
-
-    /// A matrix larger than the heap must arrive in loads that fit the heap.
-    #[test]
-    fn uploads_become_smaller_where_the_mapped_heap_is_full() {
-        const ROWS: usize = 600;
-        let data = Bytes::new((0..ROWS * 256 * 4).map(|at| (at / 4 % 251) as u8 & 0x3f).collect::<Vec<_>>());
-        let weights = Matrix::new(TensorType::F32, ROWS, 256, data).unwrap();
-        let upload = |heap: Option<u64>| {
-            let faults = Faults(heap.map(|bytes| (FaultPoint::MappedHeap, bytes)));
-            let options = GpuOptions { faults, ..GpuOptions::first() };
-            let gpu = Gpu::open(&options).unwrap();
-            let mut go_on = |_, _| ControlFlow::Continue(());
-            let mut uploader = Uploader::with_loads(&gpu, LOAD, &mut go_on)?;
-            let load = uploader.ring.bytes();
-            let matrix = uploader.matrix(Purpose::Ffn, "test", &[&weights])?;
-            uploader.finish()?;
-            let (part, mut down) = (&matrix.parts()[0], ReadbackRing::new(&gpu, 1, matrix.bytes())?);
-            let all = [(part.buffer(), 0, part.buffer().bytes())];
-            Ok::<_, Error>((load, down.read(Recorder::new(&gpu), &all, || (), <[u8]>::to_vec)?))
-        };
-        let (whole, wanted) = upload(None).unwrap();
-        assert_eq!(whole, LOAD);
-        for (heap, load) in [(2 * LOAD, LOAD), (LOAD, LOAD / 2), (200 << 10, 64 << 10), (2 * LEAST, LEAST)] {
-            let (loads, got) = upload(Some(heap)).unwrap();
-            assert_eq!(loads, load, "loads where the heap has {heap}");
-            assert!(got == wanted, "bytes where the heap has {heap}");
-        }
-        let refused = upload(Some(2 * LEAST - 16)).unwrap_err();
-        assert!(matches!(refused, Error::Memory { what: "upload", wanted, .. } if wanted == LEAST), "{refused}");
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
-//! Every kernel computes what its scalar oracle expects, in every tier of the test machine's driver.
+//! Every kernel computes what its scalar oracle expects, in every tier of the test machine's
+//! driver.
 #![allow(clippy::unwrap_used)]
 
 mod plain_matrices;
@@ -12,8 +13,8 @@ use thermocline_shaders::{CaseRequest, Extent, KERNELS, Kernel};
 const MOST_BYTES: u64 = 32 << 20;
 
 /// The change in the environment variable `MUTATION`: the kernel, a piece of its text and its
-/// replacement, separated by tabs. `tests/mutate_shaders.sh` checks that every kernel's test detects
-/// such a change.
+/// replacement, separated by tabs. `tests/mutate_shaders.sh` checks that every kernel's test
+/// detects such a change.
 fn mutation() -> Option<KernelMutation> {
     let mutation = std::env::var("MUTATION").ok()?;
     let parts: Vec<String> = mutation.split('\t').map(str::to_owned).collect();
@@ -101,6 +102,6 @@ kernel_tests! {
     activation active_mask add altup_add altup_correct altup_predict attention_decode attention_merge
     attention_prompt combine delta_inputs delta_net embedding expert_gate_up expert_gemm expert_gemv
     gate_excess gate_heads gated_input gated_norm gemm gemm_coop gemm_coop_8 gemm_neurons gemv gemv_dot
-    group_slots half_scale latent_append mamba2_scan norm quantise_q8 read_bandwidth rope_append route
-    scale short_conv slot_list soft_cap sparse_down sparse_gate_up subgroup_trial sum_splits top_k
+    group_slots half_scale latent_append limit_values mamba2_scan norm quantise_q8 read_bandwidth
+    rope_append route scale short_conv slot_list soft_cap sparse_down sparse_gate_up subgroup_trial sum_splits top_k
 }

@@ -278,11 +278,11 @@ impl Model {
                 }
                 let by_neuron = matches!(&layer.ffn, Ffn::Dense(FfnWeights { down: Down::Neurons(_), .. }));
                 for linear in site.linears(layer) {
-                    copies.weights += linear.weight.data().len() as u64;
+                    copies.weights += linear.weight.byte_len() as u64;
                     // A neuron-major down projection needs no copy: each of its rows already
                     // belongs to one input.
                     if by_neuron && site == InputSite::Hidden {
-                        copies.skippable += linear.weight.data().len() as u64;
+                        copies.skippable += linear.weight.byte_len() as u64;
                     } else if let Some(bytes) = InputMajor::bytes(&linear.weight) {
                         copies.bytes += bytes;
                         copies.skippable += InputMajor::bytes_of_inputs(&linear.weight);

@@ -1,9 +1,13 @@
 //! Models that are larger than the RAM that they may use.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use super::{EmbeddingHead, Ffn, Linear, Model, PredictorKind};
+use super::{EmbeddingHead, Ffn, Linear, Model, PredictorKind, mask};
 use thermocline_formats::format::{Bytes, Matrix, PagedAccess, PagedTensor, Pager};
+
+/// Units that are looked up at a time, a multiple of the bits of a word. Reads of weights wait
+/// meanwhile.
+const UNITS_AT_ONCE: usize = 1024;
 
 impl Model {
     /// Keeps at most `bytes` bytes of the model's weights in RAM and reads the others from disk
@@ -21,6 +25,25 @@ impl Model {
     /// Decides which weights are in RAM. `None` if all of them are.
     pub fn pager(&self) -> Option<&Pager> {
         self.checkpoint.files().pager()
+    }
+
+    /// Returns the units of `layer` (neurons, or the experts of an MoE layer) whose weights are in
+    /// RAM, one bit each as in [`mask`]. The weights of the others are only on disk, or in GPU
+    /// memory. Weights may come and go meanwhile. `None` without a pager.
+    pub fn in_ram(&self, layer: usize) -> Option<Vec<u32>> {
+        let (pager, ffn) = (self.pager()?, &self.weights.layers.get(layer)?.ffn);
+        let mut in_ram = vec![0; mask::words(ffn.units())];
+        for (units, words) in steps(ffn.units()).zip(in_ram.chunks_mut(mask::words(UNITS_AT_ONCE))) {
+            let (first, n) = (units.start, units.len());
+            pager.present(|is_present| mask::fill(words, n, |unit| ffn.rows_of(first + unit).all(is_present)));
+        }
+        Some(in_ram)
+    }
+
+    /// True if the weights of one unit of [`Model::in_ram`] are in RAM.
+    pub fn is_in_ram(&self, layer: usize, unit: usize) -> Option<bool> {
+        let (pager, ffn) = (self.pager()?, &self.weights.layers.get(layer)?.ffn);
+        (unit < ffn.units()).then(|| pager.present(|is_present| ffn.rows_of(unit).all(is_present)))
     }
 
     /// The matrices in files that the CPU may read.
@@ -45,7 +68,10 @@ impl Model {
                 }
                 match &layer.ffn {
                     Ffn::None => {}
-                    Ffn::Dense(ffn) => ffn.linears().for_each(|linear| add(&linear.weight, PagedAccess::Matrix)),
+                    Ffn::Dense(ffn) => {
+                        let all = ffn.linears().chain(&ffn.bundled_gate);
+                        all.for_each(|linear| add(&linear.weight, PagedAccess::Matrix));
+                    }
                     Ffn::Experts(moe) => {
                         moe.always_read().for_each(|linear| add(&linear.weight, PagedAccess::Matrix));
                         let chosen = moe.experts.iter().flat_map(|expert| expert.linears());
@@ -79,5 +105,23 @@ impl Model {
         let ranking = classifier.iter().flat_map(|of| of.dense.iter().chain([&of.output]));
         let of_text = dense.iter().chain(ranking);
         per_layer.chain(of_states).chain(altup).chain(assistant).chain(of_text).chain([&weights.output])
+    }
+}
+
+/// Divides `n` units into ranges of at most [`UNITS_AT_ONCE`].
+fn steps(n: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..n).step_by(UNITS_AT_ONCE).map(move |first| first..n.min(first + UNITS_AT_ONCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_fill_whole_words_of_a_mask() {
+        assert_eq!(mask::words(UNITS_AT_ONCE) * 32, UNITS_AT_ONCE);
+        assert_eq!(steps(2049).collect::<Vec<_>>(), [0..1024, 1024..2048, 2048..2049]);
+        assert_eq!(steps(0).count(), 0);
+        assert_eq!(mask::words(2049).div_ceil(mask::words(UNITS_AT_ONCE)), steps(2049).count());
     }
 }

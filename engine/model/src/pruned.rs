@@ -81,6 +81,7 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
         up: by_neuron(&ffn.up)?,
         // The bias belongs to the outputs, so it stays whole.
         down: Down::Neurons(Linear { weight: rows(&down.weight, &kept)?, bias: down.bias.clone() }),
+        bundled_gate: None,
         limit: ffn.limit,
         gate_scales: ffn.gate_scales.as_ref().map(|scales| kept.iter().map(|neuron| scales[*neuron]).collect()),
     })
@@ -88,11 +89,11 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
 
 /// Returns a matrix of the rows `kept` of `matrix`.
 fn rows(matrix: &Matrix, kept: &[usize]) -> Result<Matrix> {
-    let (len, bytes) = (matrix.row_bytes(), kept.len() * matrix.row_bytes());
+    let bytes = kept.len() * matrix.row_bytes();
     let mut data = Vec::new();
     let full = |_| Error::memory(ScarceMemory::Ram, "copy of a matrix without the pruned neurons", bytes as u64, 0);
     data.try_reserve_exact(bytes).map_err(full)?;
-    kept.iter().for_each(|row| data.extend_from_slice(&matrix.data()[row * len..][..len]));
+    kept.iter().for_each(|row| data.extend_from_slice(matrix.row(*row)));
     let rows = Matrix::new(matrix.ty(), kept.len(), matrix.cols(), Bytes::new(data));
     let rows = rows.ok_or_else(|| Error::invalid("matrix", "as many bytes as its shape needs", bytes))?;
     Ok(rows.with_factor(matrix.factor()))

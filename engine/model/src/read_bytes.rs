@@ -35,7 +35,7 @@ impl Model {
 }
 
 fn matrix_bytes(matrix: &Matrix) -> u64 {
-    matrix.data().len() as u64
+    matrix.byte_len() as u64
 }
 
 fn ffn_bytes(ffn: &FfnWeights) -> u64 {

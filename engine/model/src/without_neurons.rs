@@ -62,6 +62,7 @@ fn silence(ffn: &mut FfnWeights, rows: &[usize]) -> Result<()> {
     for linear in ffn.gate.iter_mut().chain([&mut ffn.up]) {
         *linear = with_zero_rows(linear, rows)?;
     }
+    ffn.bundled_gate = None;
     Ok(())
 }
 
@@ -69,10 +70,10 @@ fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
     let weight = &linear.weight;
     let zero = zero_row(weight)?;
     let mut data = Vec::new();
-    let len = weight.data().len();
+    let len = weight.byte_len();
     let full = |_| Error::memory(ScarceMemory::Ram, "copy of a matrix with the neurons switched off", len as u64, 0);
     data.try_reserve_exact(len).map_err(full)?;
-    data.extend_from_slice(weight.data());
+    (0..weight.rows()).for_each(|row| data.extend_from_slice(weight.row(row)));
     for row in rows {
         data[row * weight.row_bytes()..][..weight.row_bytes()].copy_from_slice(&zero);
     }

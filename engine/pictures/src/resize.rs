@@ -109,15 +109,15 @@ impl Picture {
     /// Returns the picture in another size, without regard to its proportions.
     ///
     /// # Errors
-    /// As [`Picture::from_rgb`], for the new size.
+    /// As [`Picture::from_rgb`], for the new size; the errors of [`Picture::rgb`].
     pub fn resized(&self, width: usize, height: usize, filter: ResizeFilter) -> Result<Self> {
         super::picture::check_size(width as u64, height as u64)?;
         if (width, height) == (self.width(), self.height()) {
             return Ok(self.clone());
         }
-        let narrowed =
-            (width != self.width()).then(|| columns(self.rgb(), self.width(), &taps(self.width(), width, filter)));
-        let narrowed = narrowed.as_deref().unwrap_or(self.rgb());
+        let rgb = self.rgb()?;
+        let narrowed = (width != self.width()).then(|| columns(&rgb, self.width(), &taps(self.width(), width, filter)));
+        let narrowed = narrowed.as_deref().unwrap_or(&rgb);
         let rgb = match height == self.height() {
             true => narrowed.to_vec(),
             false => rows(narrowed, width * 3, &taps(self.height(), height, filter)),
@@ -147,7 +147,7 @@ mod tests {
             let picture = Picture::from_rgb(from.0, from.1, colour.repeat(from.0 * from.1)).unwrap();
             let resized = picture.resized(to.0, to.1, filter).unwrap();
             prop_assert_eq!((resized.width(), resized.height()), to);
-            prop_assert!(resized.rgb().chunks_exact(3).all(|pixel| pixel == colour));
+            prop_assert!(resized.rgb().unwrap().chunks_exact(3).all(|pixel| pixel == colour));
         }
     }
 

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+#[path = "towers/device.rs"]
+mod device;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -11,7 +14,10 @@ use std::{
 
 use safetensors::SafeTensors;
 use thermocline_cpu::{Cpu, CpuOptions};
-use thermocline_formats::{format::ReadMode, quant::TensorType};
+use thermocline_formats::{
+    format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, Tensor, TokenizerSource, Value},
+    quant::TensorType,
+};
 use thermocline_model::{LoadOptions, Model, PictureGrid, Tower, convert};
 use thermocline_pictures::Picture;
 use thermocline_run::runtime::{
@@ -19,8 +25,20 @@ use thermocline_run::runtime::{
 };
 
 /// Folders of `fixtures/towers`.
-const TOWERS: [&str; 8] =
-    ["qwen3-vl", "qwen3_5", "qwen2_5-vl", "gemma3", "gemma4", "gemma4-unified", "pixtral", "pixtral-llava"];
+const TOWERS: [&str; 12] = [
+    "qwen3-vl",
+    "qwen3_5",
+    "qwen2_5-vl",
+    "gemma3",
+    "gemma4",
+    "gemma4-unified",
+    "pixtral",
+    "pixtral-llava",
+    "minicpm-v2_6",
+    "minicpm-v4",
+    "minicpm-v4_5",
+    "minicpm-v4_6",
+];
 
 /// Pictures of each folder: one whose sides need no resizing, and one that is resized.
 const PICTURES: [&str; 2] = ["whole", "resized"];
@@ -95,7 +113,8 @@ fn logits_difference(name: &str, model: Model, tower: &Tower) -> f32 {
         .zip(&deepstack)
         .map(|(PlacedRun { start, grid, first, of }, deepstack)| {
             let embeddings = &of.embeddings[first * d_model..][..grid.tokens() * d_model];
-            PlacedPicture { start: *start, grid: *grid, embeddings, deepstack }
+            let text_positions = tower.has_text_positions();
+            PlacedPicture { start: *start, grid: *grid, embeddings, deepstack, text_positions }
         })
         .collect();
     let mut forward = Forward::new(Arc::new(model), Cpu::new(&CpuOptions::default()).unwrap());
@@ -107,7 +126,7 @@ fn logits_difference(name: &str, model: Model, tower: &Tower) -> f32 {
     wanted.iter().zip(logits).fold(0.0f32, |most, (wanted, got)| most.max((wanted - got).abs())) / largest
 }
 
-/// A run of the image token: a picture, or a row of one.
+/// A run of the image token: a picture, or a part of one.
 struct PlacedRun<'e> {
     start: usize,
     grid: PictureGrid,
@@ -141,7 +160,7 @@ fn placed<'e>(tokens: &[u32], token: u32, pictures: &'e [PictureEmbeddings]) -> 
             pictures.next();
         }
     }
-    assert!(pictures.next().is_none() && first == 0, "the prompt has a run for every row");
+    assert!(pictures.next().is_none() && first == 0, "the prompt has a run for every part");
     runs
 }
 
@@ -225,6 +244,118 @@ fn impossible_sizes_of_folders_do_not_panic() {
             }
         }
         assert!(refused > 0, "{name}");
+    }
+}
+
+/// In its finer mode, MiniCPM-V 4.6 joins no patches between two layers.
+#[test]
+fn minicpm_has_four_times_the_tokens_in_its_finer_mode() {
+    let scratch = tempfile::tempdir().unwrap();
+    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"] {
+        fs::copy(fixture("minicpm-v4_6").join(file), scratch.path().join(file)).unwrap();
+    }
+    let config = fs::read_to_string(fixture("minicpm-v4_6").join("config.json")).unwrap();
+    let [usual, finer] = ["16x", "4x"].map(|mode| format!("\"downsample_mode\": \"{mode}\""));
+    assert!(config.contains(&usual));
+    fs::write(scratch.path().join("config.json"), config.replace(&usual, &finer)).unwrap();
+    let made = embed(Tower::open(scratch.path(), ReadMode::Map).unwrap(), &picture("minicpm-v4_6", "whole"), 2);
+    assert!(difference("minicpm-v4_6", "fine", &made) < 2e-4);
+}
+
+/// MiniCPM-o has the towers of MiniCPM-V under other numbers.
+#[test]
+fn towers_of_minicpm_o_are_those_of_minicpm_v() {
+    for (name, version) in [("minicpm-v2_6", 4), ("minicpm-v4_5", 100_045)] {
+        let scratch = tempfile::tempdir().unwrap();
+        for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"] {
+            fs::copy(fixture(name).join(file), scratch.path().join(file)).unwrap();
+        }
+        let config = fs::read_to_string(fixture(name).join("config.json")).unwrap();
+        assert!(config.contains("\"minicpmv\""), "{name}");
+        fs::write(scratch.path().join("config.json"), config.replace("\"minicpmv\"", "\"minicpmo\"")).unwrap();
+        let tower = Tower::open(scratch.path(), ReadMode::Map).unwrap();
+        assert_eq!(tower.checkpoint.metadata.usize("clip.minicpmv_version").unwrap(), Some(version), "{name}");
+        let model = Model::open(scratch.path(), &LoadOptions::default()).unwrap();
+        tower.check_belongs(&model).unwrap();
+        assert!(difference(name, "whole", &embed(tower, &picture(name, "whole"), 2)) < 2e-4, "{name}");
+    }
+}
+
+/// Files of llama.cpp's first converter exchange the names of FFN matrices, do not name the width
+/// of the text model, and have no number of slices.
+#[test]
+fn first_files_of_minicpm_are_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("model.gguf");
+    let path = convert(&fixture("minicpm-v4_5"), &target, TensorType::F32, &mut |_, _| {}).unwrap().tower.unwrap().path;
+    let Opened::Checkpoint(file) = format::open(&path, ReadMode::Map).unwrap() else { panic!("a GGUF file") };
+    let mut metadata = Metadata::new(&path);
+    for (key, value) in file.metadata.iter().filter(|(key, _)| *key != "clip.vision.max_slice_nums") {
+        metadata.set(key, value.clone());
+    }
+    metadata.set("clip.vision.projection_dim", Value::U32(0));
+    let renamed = file.tensors().iter().map(|tensor| {
+        let [up, down] = [("ffn_up", "ffn_down"), ("ffn_down", "ffn_up")]
+            .map(|(from, to)| tensor.name.contains(from).then(|| tensor.name.replace(from, to)));
+        Tensor { name: up.or(down).unwrap_or_else(|| tensor.name.clone()), ..tensor.clone() }
+    });
+    let tensors: Vec<Tensor> = renamed.collect();
+    let tower = |metadata: Metadata| {
+        let checkpoint =
+            Checkpoint::new(path.clone(), Container::Gguf(3), metadata, TokenizerSource::Metadata, tensors.clone());
+        Tower::from_checkpoint(checkpoint.unwrap())
+    };
+    let made = embed(tower(metadata.clone()).unwrap(), &picture("minicpm-v4_5", "whole"), 2);
+    assert!(difference("minicpm-v4_5", "whole", &made) < 2e-4);
+    assert_eq!(tower(metadata.clone()).unwrap().config.sizes.slices().map(|slices| slices.most), Some(9));
+    // MiniCPM-V 2.5 marks slices in another way.
+    metadata.set("clip.minicpmv_version", Value::I32(2));
+    let error = tower(metadata).unwrap_err().to_string();
+    assert!(error.contains("version of MiniCPM-V") && error.contains("clip.minicpmv_version = 2"), "{error}");
+}
+
+#[test]
+fn folders_of_unknown_minicpm_models_are_refused_by_name() {
+    let scratch = tempfile::tempdir().unwrap();
+    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"] {
+        fs::copy(fixture("minicpm-v4_6").join(file), scratch.path().join(file)).unwrap();
+    }
+    let config = fs::read_to_string(fixture("minicpm-v4_6").join("config.json")).unwrap();
+    for (from, to, said) in [
+        ("\"minicpmv4_6\"", "\"minicpmv4_7\"", "minicpmv4_7"),
+        ("\"merger_times\": 1", "\"merger_times\": 2", "merger_times = 2"),
+        ("\"downsample_mode\": \"16x\"", "\"downsample_mode\": \"2x\"", "downsample_mode = 2x"),
+    ] {
+        assert!(config.contains(from), "{from}");
+        fs::write(scratch.path().join("config.json"), config.replace(from, to)).unwrap();
+        let error = Tower::open(scratch.path(), ReadMode::Map).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn marks_follow_the_parts_of_sliced_pictures() {
+    let tower = Tower::open(&fixture("minicpm-v2_6"), ReadMode::Map).unwrap();
+    let after = |width: usize, height: usize| -> Vec<String> {
+        let parts = tower.parts(width, height).unwrap();
+        assert!(parts.iter().all(|part| part.grid == PictureGrid { rows: 1, cols: 5 }));
+        assert_eq!(tower.grid(width, height).unwrap().tokens(), 5 * parts.len());
+        parts.iter().map(|part| part.after.concat()).collect()
+    };
+    assert_eq!(after(80, 48), ["</image>"]);
+    let (next, row, last) = ("</slice><slice>", "</slice>\n<slice>", "</slice>");
+    assert_eq!(after(200, 150), ["</image><slice>", next, next, row, next, next, row, next, next, last]);
+    let ends = tower.part_ends();
+    assert!(tower.parts(200, 150).unwrap().iter().flat_map(|part| &part.after).all(|text| ends.contains(text)));
+    // A part has five tokens and up to three marks. With room for 48 tokens, a picture has an
+    // overview and at most five slices.
+    for (room, count) in [(80, 10), (48, 5), (24, 3), (23, 1), (0, 1)] {
+        let mut small = tower.clone();
+        small.config.sizes.limit(room);
+        let parts = small.parts(200, 150).unwrap();
+        assert_eq!(parts.len(), count, "room for {room} tokens");
+        let tokens: usize = parts.iter().map(|part| part.grid.tokens() + part.after.len()).sum();
+        assert!(tokens <= room || count == 1, "{tokens} of {room} tokens");
     }
 }
 

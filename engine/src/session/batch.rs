@@ -50,6 +50,7 @@ pub(super) fn compute_batch(
             session: row.session,
             position: row.context.tokens().len(),
             id: row.token,
+            patch: None,
         };
         let neurons = meter.neurons();
         neurons.begin_each(rows.iter().map(begun), true);

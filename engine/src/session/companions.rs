@@ -22,9 +22,9 @@ impl CompanionModels {
         let mode = options.read_mode;
         let draft = options.draft.as_deref().map(|path| draft_model::open(path, mode, model, tokenizer));
         let tower = match Tower::of_model(model, options.mmproj.as_deref(), mode)? {
-            Some(tower) if !has_row_ends(&tower, tokenizer) => {
+            Some(tower) if !has_part_ends(&tower, tokenizer) => {
                 let path = tower.checkpoint.path.display();
-                let wanted = "a vocabulary with the tokens that end rows of its pictures";
+                let wanted = "a vocabulary with the tokens that follow parts of its pictures";
                 if options.mmproj.is_some() {
                     return Err(Error::invalid("vision tower", wanted, path));
                 }
@@ -33,12 +33,8 @@ impl CompanionModels {
             }
             tower => tower,
         };
-        let tower = tower.map(|mut tower| {
-            // A picture leaves half of the context to the chat.
-            tower.config.sizes.limit(options.context_of(&model.config) / 2);
-            tower
-        });
-        Ok(CompanionModels { draft: draft.transpose()?.map(Arc::new), tower: tower.map(Arc::new) })
+        let tower = tower.map(|tower| Arc::new(tower.within(options.context_of(&model.config))));
+        Ok(CompanionModels { draft: draft.transpose()?.map(Arc::new), tower })
     }
 
     /// Bytes of their weights.
@@ -54,8 +50,7 @@ impl CompanionModels {
     }
 }
 
-/// True if `tokenizer` has the tokens that end rows of the tower's pictures, or needs none.
-fn has_row_ends(tower: &Tower, tokenizer: &Tokenizer) -> bool {
-    let names = tower.config.row_ends.map(|ends| [ends.between, ends.last]);
-    names.into_iter().flatten().all(|name| tokenizer.token_id(name).is_some())
+/// True if `tokenizer` has the tokens that follow parts of the tower's pictures.
+fn has_part_ends(tower: &Tower, tokenizer: &Tokenizer) -> bool {
+    tower.part_ends().into_iter().all(|text| tokenizer.picture_part_end(text).is_some())
 }

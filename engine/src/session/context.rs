@@ -8,7 +8,10 @@ use super::{
     picture_ids::{ConversationPictures, NumberedPicture},
     speculation::DraftController,
 };
-use thermocline_base::error::{Error, Result};
+use thermocline_base::{
+    error::{Error, Result},
+    telemetry::neurons::BegunToken,
+};
 use thermocline_cpu::Isa;
 use thermocline_run::runtime::{CallInputs, Forward, KvCache, KvType, Outputs, Probe, Shortlist};
 
@@ -112,6 +115,17 @@ impl SessionContext {
     /// `tokens` as the model reads them.
     pub fn read<'t>(&self, tokens: &'t [u32]) -> Cow<'t, [u32]> {
         self.pictures.read(tokens)
+    }
+
+    /// `tokens`, which follow those of the context, as the neuron map names them.
+    pub fn begun(&self, session: u64, tokens: &[u32]) -> impl Iterator<Item = BegunToken> {
+        let places = tokens.iter().zip(self.tokens.len()..);
+        places.map(move |(id, position)| BegunToken {
+            session,
+            position,
+            id: self.pictures.read_one(*id),
+            patch: self.pictures.patch(*id),
+        })
     }
 
     /// Takes over the pictures of a prompt whose common tokens are kept

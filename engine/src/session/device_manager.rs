@@ -14,7 +14,7 @@ use super::{
     worker::EngineCommand,
 };
 use thermocline_base::error::{Error, GpuFailure, Result, ScarceMemory};
-use thermocline_gpu::Fallback;
+use thermocline_gpu::{Fallback, Gpu};
 use thermocline_run::runtime::{Forward, KvCache, Processor};
 
 /// Delays before a lost device is tried again. After the last attempt one of its features is
@@ -104,6 +104,14 @@ impl DeviceManager {
     /// True if a device computes.
     pub fn on_device(&self) -> bool {
         matches!(self.state, DeviceState::InUse { .. })
+    }
+
+    /// The device in use, for computations beside the model.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match &self.state {
+            DeviceState::InUse { memory, .. } => memory.gpu(),
+            _ => None,
+        }
     }
 
     /// Time at which [`DeviceManager::retry_if_due`] must be called.

@@ -2,18 +2,12 @@
 //! answer.
 
 use super::{
-    ChatOptions, ContextPolicy, Message, Prompt, Role,
-    chat_history::ChatHistory,
-    embedding,
-    engine::Engine,
-    engine_state::EngineState,
-    picture_ids::{ConversationPictures, PromptPicture, RowEndTokens},
+    ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, embedding, engine::Engine,
+    engine_state::EngineState, picture_ids::ConversationPictures, prompt_pictures::PromptPictures,
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_model::RowEnds;
-use thermocline_pictures::Picture;
 use thermocline_text::{
-    ChatMessage, ContentGuard, EncodeOptions, PictureMarks, PromptText, RenderOptions, Tokenizer,
+    ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
     reasoning::{AnswerParser, transcript::Thoughts},
 };
 
@@ -80,14 +74,18 @@ pub(super) fn encode_to_fit<'a>(
 }
 
 impl Engine {
-    /// Token ids of a request's prompt. `chat` holds the values for the chat template.
+    /// Token ids of a request's prompt. `chat` holds the values for the chat template. No picture
+    /// is decoded.
     ///
     /// # Errors
     /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] if a chat to
     /// continue does not end with an assistant message.
     pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
-        let encoded = encode(self.state(), prompt, chat, EncodeOptions::CHAT, None)?;
-        Ok(encoded.pictures.read(&encoded.tokens).into_owned())
+        let (encoded, pictures) = encode_text(self.state(), prompt, chat, EncodeOptions::CHAT, None)?;
+        match pictures {
+            Some(pictures) => pictures.count(&encoded.tokens),
+            None => Ok(encoded.tokens),
+        }
     }
 }
 
@@ -100,6 +98,24 @@ pub(super) fn encode(
     text: EncodeOptions,
     limit: Option<usize>,
 ) -> Result<EncodedPrompt> {
+    let (encoded, pictures) = encode_text(state, prompt, chat, text, limit)?;
+    let Some(PromptPictures { all, marks }) = pictures else { return Ok(encoded) };
+    // Decoding pixels takes up to a second, so it must not happen while the ids are locked.
+    all.iter().try_for_each(|it| it.picture.hash().map(drop))?;
+    let (tokens, pictures) =
+        ConversationPictures::expand(&encoded.tokens, &all, marks.token, &mut state.pictures.lock())?;
+    Ok(EncodedPrompt { tokens, pictures, ..encoded })
+}
+
+/// Encodes the text of a prompt, in which one token or several stand for each of the pictures that
+/// are returned.
+fn encode_text(
+    state: &EngineState,
+    prompt: Prompt,
+    chat: &ChatOptions,
+    text: EncodeOptions,
+    limit: Option<usize>,
+) -> Result<(EncodedPrompt, Option<PromptPictures>)> {
     let tokenizer = &state.text.tokenizer;
     let check = |text: &str| limit.map_or(Ok(()), |limit| refuse_long_text(tokenizer, text, limit));
     let encode = |prompt: &PromptText| {
@@ -138,56 +154,8 @@ pub(super) fn encode(
         let none = "at least one token, because the vocabulary has no token that begins a text";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
-    let (tokens, pictures) = match &pictures {
-        Some(PromptPictures { all, marks }) => {
-            ConversationPictures::expand(&tokens, all, marks.token, &mut state.pictures.lock())?
-        }
-        None => (tokens, ConversationPictures::default()),
-    };
-    Ok(EncodedPrompt { tokens, starts_text, parser, pictures, second_at })
-}
-
-/// The pictures of a chat, and how its text marks them.
-struct PromptPictures {
-    all: Vec<PromptPicture>,
-    marks: PictureMarks,
-}
-
-impl PromptPictures {
-    /// The pictures of `prompt`; `None` if it has none.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the model has no vision tower or no token for pictures, or if the
-    /// tower does not take a picture.
-    fn of(state: &EngineState, prompt: &Prompt) -> Result<Option<Self>> {
-        let pictures: Vec<Picture> = prompt.pictures().cloned().collect();
-        if pictures.is_empty() {
-            return Ok(None);
-        }
-        let tower = state.tower()?;
-        let metadata = &state.model.checkpoint.metadata;
-        let marks = state.text.tokenizer.picture_marks(metadata)?.ok_or_else(|| {
-            Error::invalid("prompt", "no pictures, because the vocabulary has no token for them", pictures.len())
-        })?;
-        let row_ends = tower.config.row_ends.map(|ends| row_end_tokens(&state.text.tokenizer, ends)).transpose()?;
-        let all = pictures.into_iter().map(|picture| {
-            let grid = tower.grid(picture.width(), picture.height())?;
-            Ok(PromptPicture { picture, grid, row_ends })
-        });
-        Ok(Some(PromptPictures { all: all.collect::<Result<_>>()?, marks }))
-    }
-}
-
-/// The ids of the tokens that end rows of pictures.
-///
-/// # Errors
-/// [`Error::Invalid`] if the vocabulary has no such tokens.
-fn row_end_tokens(tokenizer: &Tokenizer, ends: RowEnds) -> Result<RowEndTokens> {
-    let id = |name: &str| {
-        let none = || Error::invalid("vocabulary", format!("the token {name} that ends rows of pictures"), "none");
-        tokenizer.token_id(name).ok_or_else(none)
-    };
-    Ok(RowEndTokens { between: id(ends.between)?, last: id(ends.last)? })
+    let none = ConversationPictures::default();
+    Ok((EncodedPrompt { tokens, starts_text, parser, pictures: none, second_at }, pictures))
 }
 
 /// Refuses a text that would exceed `limit` tokens even if each were the longest token of the

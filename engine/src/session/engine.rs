@@ -5,7 +5,7 @@ mod controls;
 use std::{
     path::Path,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{self, Sender},
     },
@@ -39,8 +39,9 @@ use thermocline_lab::sparsity::{
 use thermocline_model::{LoadOptions, Model, ModelConfig, Position, Tower};
 use thermocline_pictures::Picture;
 use thermocline_run::{
+    hybrid::PictureProcessor,
     placement::{PlanInputs, PowerInferSplit},
-    runtime::{CacheBytes, Forward, KvCache, KvType, TowerProcessor},
+    runtime::{CacheBytes, Forward, KvCache, KvType},
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
@@ -191,10 +192,9 @@ impl Engine {
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         neurons.set_mass(mass_of(&model));
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        let least_chunk = companions.whole_picture(&model);
         let inputs = PlanInputs::new(sparsity.mode, context, options.kv_type);
-        let planner = options.planner(PlanInputs { ram: room.limit(&model), ..inputs }, split);
-        let planner = planner.with_least_chunk(least_chunk);
+        let inputs = PlanInputs { ram: room.limit(&model), ..inputs };
+        let planner = options.planner(inputs, split).with_least_chunk(companions.whole_picture(&model));
         if source.is_none() {
             planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
@@ -210,6 +210,7 @@ impl Engine {
             model,
             draft_model: companions.draft,
             tower: companions.tower,
+            tower_bytes: OnceLock::new(),
             text,
             planner: Arc::new(planner),
             settings: SettingsMailbox::new(settings),
@@ -224,7 +225,7 @@ impl Engine {
         let companion_cpu = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));
         let n_vocab = state.model.config.n_vocab;
         let drafter = state.drafter().map(|model| Drafter::new(Arc::clone(model), n_vocab, companion_cpu));
-        let tower = state.tower.clone().map(|tower| companion_cpu().map(|cpu| TowerProcessor::new(tower, cpu)));
+        let tower = state.tower.clone().map(|tower| companion_cpu().map(|cpu| PictureProcessor::new(tower, cpu)));
         let (drafter, tower) = (drafter.transpose()?, tower.transpose()?);
         state.check_files()?;
         let (commands, inbox) = mpsc::channel();
@@ -281,16 +282,22 @@ impl Engine {
         self.handle.state.tower.as_ref()
     }
 
-    /// The number of tokens that `picture` takes in a prompt, with the tokens that end its rows and
-    /// without the marks around it.
+    /// The bytes of device memory that the largest picture takes while a device computes it beside
+    /// the model. 0 if no device computes pictures of this model.
+    pub fn picture_bytes(&self) -> u64 {
+        self.state().tower_bytes()
+    }
+
+    /// The number of tokens that `picture` takes in a prompt, with those that follow its parts,
+    /// such as ends of rows, and without the marks before and after it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the model has no vision tower, or if the tower does not take such a
     /// picture.
     pub fn picture_tokens(&self, picture: &Picture) -> Result<usize> {
         let tower = self.state().tower()?;
-        let grid = tower.grid(picture.width(), picture.height())?;
-        Ok(grid.tokens() + tower.config.row_ends.map_or(0, |_| grid.rows))
+        let parts = tower.parts(picture.width(), picture.height())?;
+        Ok(parts.iter().map(|part| part.grid.tokens() + part.after.len()).sum())
     }
 
     /// The model's sizes and variants.

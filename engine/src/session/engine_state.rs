@@ -23,7 +23,8 @@ use thermocline_base::{
 use thermocline_lab::sparsity::KeptCounts;
 use thermocline_model::{Model, Tower};
 use thermocline_run::{
-    placement::Resident,
+    device::{caps_of, tower_bytes},
+    placement::{Machine, Resident},
     runtime::{RoutePreference, Sparsity},
 };
 use thermocline_text::{ChatTemplate, Tokenizer};
@@ -49,6 +50,8 @@ pub(super) struct EngineState {
     pub stopped: StopCell,
     /// The vision tower of the model, if it has one.
     pub tower: Option<Arc<Tower>>,
+    /// Bytes that its largest picture takes on a device, once they were asked for.
+    pub tower_bytes: OnceLock<u64>,
     /// The token ids of pictures.
     pub pictures: Mutex<PictureIds>,
 }
@@ -161,6 +164,14 @@ impl EngineState {
             let expected = format!("{expected} (a file mmproj-*.gguf beside it)");
             Error::invalid("prompt", expected, "pictures")
         })
+    }
+
+    /// Bytes of device memory that the largest picture takes beside the model. 0 if no device
+    /// computes pictures.
+    pub fn tower_bytes(&self) -> u64 {
+        let caps = || caps_of(Machine::typical_limits());
+        let count = |tower: &Arc<Tower>| tower_bytes(&caps(), tower, tower.most_patches()).unwrap_or(0);
+        *self.tower_bytes.get_or_init(|| self.tower.as_ref().map_or(0, count))
     }
 
     /// The models to load on a device.

@@ -15,7 +15,7 @@ pub(super) struct FfnSize {
 impl FfnSize {
     /// The FFN sizes of all layers.
     pub fn of_layers(model: &Model) -> Vec<FfnSize> {
-        let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.data().len() as u64).sum::<u64>();
+        let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.byte_len() as u64).sum::<u64>();
         let rows = |ffn: &FfnWeights| ffn.up.weight.rows() as u64;
         let used = model.config.experts.map_or(1, |experts| experts.used) as u64;
         let of = |ffn: &Ffn| match ffn {

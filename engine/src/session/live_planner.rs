@@ -119,6 +119,11 @@ impl LivePlanner {
         self.split.as_deref()
     }
 
+    /// The speeds that price plans.
+    pub(super) fn machine(&self) -> Arc<Machine> {
+        Arc::clone(&self.inputs.lock().plan.machine)
+    }
+
     pub(super) fn set_machine(&self, machine: Machine) {
         self.inputs.lock().plan.machine = Arc::new(machine);
     }

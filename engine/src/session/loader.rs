@@ -229,6 +229,9 @@ pub(super) struct LoadedDevice {
 pub(super) trait MemoryLedger: Debug + Send {
     /// Current memory usage, by purpose.
     fn read(&self) -> DeviceMemory;
+
+    /// The device, if it can compute more than the models that are loaded.
+    fn gpu(&self) -> Option<&Gpu>;
 }
 
 /// A GPU as a device source.
@@ -264,6 +267,10 @@ impl DeviceSource for GpuSource {
 }
 
 impl MemoryLedger for Gpu {
+    fn gpu(&self) -> Option<&Gpu> {
+        Some(self)
+    }
+
     fn read(&self) -> DeviceMemory {
         let arena = self.arena();
         DeviceMemory {

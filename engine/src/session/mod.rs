@@ -5,8 +5,9 @@
 //! The thread ([`worker`]) works in [`turns`]. A turn computes the next token of every session in
 //! one pass, a [`batch`], which reads the weights once. It then computes a chunk of one prompt. A
 //! step of a [`generation`] computes a chunk of tokens in a [`context`], which is a KV cache with
-//! its tokens. Tokens of pictures have ids of their own ([`picture_ids`]). [`sampling`] then
-//! chooses a token from the logits. [`text`] turns tokens into whole characters without stop
+//! its tokens. The [`prompt_pictures`] of a prompt have tokens with ids of their own
+//! ([`picture_ids`]). [`prompt_inputs`] are for passes beside those of the thread. [`sampling`]
+//! then chooses a token from the logits. [`text`] turns tokens into whole characters without stop
 //! strings, for the caller. An [`embedding`] is a generation of no tokens. [`companions`] opens the
 //! draft model and the vision tower of a model.
 //!
@@ -57,6 +58,8 @@ mod logprobs;
 mod neuron_norms;
 mod neurons;
 mod picture_ids;
+mod prompt_inputs;
+mod prompt_pictures;
 mod request;
 pub mod sampling;
 mod settings;
@@ -87,6 +90,7 @@ pub use loader::{DeviceLoadOptions, load_on_device};
 pub use logprobs::{LogprobsRequest, TokenLogprobs};
 pub use neuron_norms::USUAL_MASS;
 pub use neurons::{FrequencySource, NeuronFrequencies};
+pub use prompt_inputs::PromptInputs;
 pub use request::{
     AnswerText, ChatOptions, ContextPolicy, Event, FfnReads, GenerationStats, Message, Prompt, Request, Role, Sampling,
     SpeculationMode, StopReason,

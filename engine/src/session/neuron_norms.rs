@@ -27,7 +27,7 @@ pub(super) fn mass_of(model: &Model) -> Option<f32> {
 
 fn down_bytes(model: &Model) -> u64 {
     let bytes = |ffn: &Ffn| match ffn {
-        Ffn::Dense(ffn) => ffn.linears().last().map_or(0, |down| down.weight.data().len() as u64),
+        Ffn::Dense(ffn) => ffn.linears().last().map_or(0, |down| down.weight.byte_len() as u64),
         _ => 0,
     };
     model.weights.layers.iter().map(|layer| bytes(&layer.ffn)).sum()

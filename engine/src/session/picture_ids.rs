@@ -7,38 +7,64 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
-use thermocline_base::error::{Error, Result};
+use super::prompt_pictures::{PromptPicture, replace_marks};
+use parking_lot::Mutex;
+use thermocline_base::{
+    error::{Error, Result},
+    telemetry::neurons::PicturePatch,
+};
 use thermocline_model::PictureGrid;
 use thermocline_pictures::{Picture, PictureHash};
-use thermocline_run::runtime::{PictureEmbeddings, PlacedPicture, Probe, TowerProcessor};
+use thermocline_run::{
+    hybrid::{PictureDevice, PictureProcessor},
+    runtime::{PictureEmbeddings, PlacedPicture, Probe},
+};
 
 /// The first id of pictures' tokens.
-const FIRST: u32 = 1 << 31;
+pub(super) const FIRST: u32 = 1 << 31;
 
 /// A picture whose tokens have ids. Conversations with equal pictures share it.
 #[derive(Debug)]
 pub(super) struct NumberedPicture {
     /// The id of its first token. The ids of its tokens are consecutive.
     first: u32,
+    hash: PictureHash,
+    /// All of its tokens.
     grid: PictureGrid,
-    /// Number of tokens that follow one another in a prompt: a row's, if tokens of the text end
-    /// rows, or else all.
-    run: usize,
-    pixels: Picture,
+    /// Its parts, in order. Tokens of the text are between them in a prompt.
+    parts: Vec<PictureGrid>,
+    /// True if its tokens have the positions of text.
+    text_positions: bool,
+    /// The pixels, until the embeddings are known. Nothing reads them afterwards. A conversation
+    /// that holds the picture has its embeddings. A prompt brings a dropped picture's pixels again.
+    pixels: Mutex<Option<Picture>>,
     /// Its embeddings, once a conversation has needed them.
     embeddings: OnceLock<PictureEmbeddings>,
 }
 
 impl NumberedPicture {
-    /// Computes the embeddings.
+    /// Computes the embeddings, and releases the pixels.
     ///
     /// # Errors
-    /// The errors of [`TowerProcessor::embed`].
-    pub fn embed(&self, tower: &mut TowerProcessor, probe: &mut dyn Probe) -> Result<()> {
-        let embeddings = tower.embed(&self.pixels, probe)?;
-        // Only this thread computes pictures.
-        let _ = self.embeddings.set(embeddings);
+    /// The errors of [`PictureProcessor::embed`].
+    pub fn embed(
+        &self,
+        tower: &mut PictureProcessor,
+        device: Option<PictureDevice<'_>>,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let pixels = self.pixels.lock().clone();
+        if let Some(pixels) = pixels {
+            self.keep(tower.embed(&pixels, device, probe)?);
+        }
         Ok(())
+    }
+
+    /// Keeps the embeddings in place of the pixels.
+    fn keep(&self, embeddings: PictureEmbeddings) {
+        // Another thread may have computed equal embeddings meanwhile.
+        let _ = self.embeddings.set(embeddings);
+        *self.pixels.lock() = None;
     }
 
     /// True if `id` is a token of the picture.
@@ -46,18 +72,27 @@ impl NumberedPicture {
         id >= self.first && ((id - self.first) as usize) < self.grid.tokens()
     }
 
-    /// The part of the picture in a prompt from the token at index `at` of the picture to the end
-    /// of its run. The run starts at `start`. `None` without embeddings.
-    fn placed(&self, at: usize, start: usize) -> Option<PlacedPicture<'_>> {
-        let PictureEmbeddings { embeddings, deepstack, .. } = self.embeddings.get()?;
-        if self.run == self.grid.tokens() {
-            return Some(PlacedPicture { start, grid: self.grid, embeddings, deepstack });
+    /// The part that contains the token at `index`, and the index of its first token.
+    fn part(&self, index: usize) -> (PictureGrid, usize) {
+        let mut first = 0;
+        for part in &self.parts {
+            if index < first + part.tokens() {
+                return (*part, first);
+            }
+            first += part.tokens();
         }
+        (self.grid, 0)
+    }
+
+    /// The part whose first token is at `first`, in a prompt in which the part starts at `start`.
+    /// `None` without embeddings.
+    fn placed(&self, grid: PictureGrid, first: usize, start: usize) -> Option<PlacedPicture<'_>> {
+        let PictureEmbeddings { embeddings, deepstack, .. } = self.embeddings.get()?;
         let d_model = embeddings.len() / self.grid.tokens();
-        let first = at / self.run * self.run;
-        let embeddings = &embeddings[first * d_model..][..self.run * d_model];
-        // No tower with ends of rows has additions.
-        Some(PlacedPicture { start, grid: PictureGrid { rows: 1, cols: self.run }, embeddings, deepstack: &[] })
+        let embeddings = &embeddings[first * d_model..][..grid.tokens() * d_model];
+        // No tower whose pictures have parts has additions.
+        let deepstack = if self.parts.len() == 1 { &deepstack[..] } else { &[] };
+        Some(PlacedPicture { start, grid, embeddings, deepstack, text_positions: self.text_positions })
     }
 }
 
@@ -89,11 +124,12 @@ impl PictureIds {
     /// The ids of `picture`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if all ids are used.
+    /// [`Error::Invalid`] if all ids are used; the errors of [`Picture::hash`].
     fn number(&mut self, picture: &PromptPicture) -> Result<Arc<NumberedPicture>> {
-        let PromptPicture { picture, grid, row_ends } = picture;
-        let (grid, run) = (*grid, if row_ends.is_some() { grid.cols } else { grid.tokens() });
-        let known = self.known.get(&(picture.hash(), grid));
+        let PromptPicture { picture, grid, parts, text_positions } = picture;
+        let (grid, text_positions) = (*grid, *text_positions);
+        let key = (picture.hash()?, grid);
+        let known = self.known.get(&key);
         if let Some(held) = known.and_then(|known| known.held.upgrade()) {
             return Ok(held);
         }
@@ -106,9 +142,11 @@ impl PictureIds {
                 self.take(grid.tokens())?
             }
         };
-        let (pixels, embeddings) = (picture.clone(), OnceLock::new());
-        let numbered = Arc::new(NumberedPicture { first, grid, run, pixels, embeddings });
-        self.known.insert((picture.hash(), grid), KnownPicture { first, held: Arc::downgrade(&numbered) });
+        let (pixels, embeddings) = (Mutex::new(Some(picture.clone())), OnceLock::new());
+        let parts = parts.iter().map(|part| part.grid).collect();
+        let numbered = NumberedPicture { first, hash: key.0, grid, parts, text_positions, pixels, embeddings };
+        let numbered = Arc::new(numbered);
+        self.known.insert(key, KnownPicture { first, held: Arc::downgrade(&numbered) });
         Ok(numbered)
     }
 
@@ -133,47 +171,6 @@ impl PictureIds {
     }
 }
 
-/// Tokens of the text that end the rows of a picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RowEndTokens {
-    /// After every row but the last.
-    pub between: u32,
-    /// After the last row.
-    pub last: u32,
-}
-
-/// A picture in a prompt, and its tokens.
-#[derive(Debug, Clone)]
-pub(super) struct PromptPicture {
-    pub picture: Picture,
-    pub grid: PictureGrid,
-    pub row_ends: Option<RowEndTokens>,
-}
-
-impl PromptPicture {
-    /// The tokens of the picture, from the id `first` on, and those that end its rows.
-    fn tokens(&self, first: u32) -> Vec<u32> {
-        let all: Vec<u32> = (first..first + self.grid.tokens() as u32).collect();
-        let Some(RowEndTokens { between, last }) = self.row_ends else { return all };
-        let mut tokens: Vec<u32> = all.chunks(self.grid.cols).flat_map(|row| [row, &[between]].concat()).collect();
-        tokens.pop();
-        tokens.push(last);
-        tokens
-    }
-}
-
-/// Number of tokens at the beginning of `rest` that stand for a picture whose tokens are
-/// `expanded`: as many as `expanded`, one and the end of the last row, or one.
-fn stand_ins(rest: &[u32], token: u32, expanded: &[u32]) -> usize {
-    let read = |id: u32| if ConversationPictures::is_picture(id) { token } else { id };
-    if rest.len() >= expanded.len() && rest.iter().zip(expanded).all(|(id, wanted)| *id == read(*wanted)) {
-        return expanded.len();
-    }
-    let ends =
-        expanded.last().is_some_and(|last| !ConversationPictures::is_picture(*last) && rest.get(1) == Some(last));
-    1 + usize::from(ends)
-}
-
 /// The pictures of a conversation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConversationPictures {
@@ -184,7 +181,7 @@ pub(super) struct ConversationPictures {
 
 impl ConversationPictures {
     /// Puts the ids of `pictures` in place of the occurrences of `token` in `prompt`: one
-    /// occurrence, or as many as a picture has tokens. Tokens that end rows follow the rows.
+    /// occurrence, or as many as a picture has tokens. Tokens of the text follow the parts.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `prompt` has another number of pictures.
@@ -194,27 +191,14 @@ impl ConversationPictures {
         token: u32,
         ids: &mut PictureIds,
     ) -> Result<(Vec<u32>, Self)> {
-        let mut conversation = ConversationPictures { all: Vec::new(), token };
-        let (mut tokens, mut rest, mut found) = (Vec::with_capacity(prompt.len()), prompt, 0);
-        while let Some((id, after)) = rest.split_first() {
-            let Some(picture) = pictures.get(found).filter(|_| *id == token) else {
-                found += usize::from(*id == token);
-                tokens.push(*id);
-                rest = after;
-                continue;
-            };
-            found += 1;
+        let mut all = Vec::new();
+        let tokens = replace_marks(prompt, pictures, token, |picture| {
             let numbered = ids.number(picture)?;
-            let expanded = picture.tokens(numbered.first);
-            rest = &rest[stand_ins(rest, token, &expanded)..];
-            tokens.extend(expanded);
-            conversation.all.push(numbered);
-        }
-        if found != pictures.len() {
-            let expected = format!("{} pictures in the text of the chat template", pictures.len());
-            return Err(Error::invalid("prompt", expected, found));
-        }
-        Ok((tokens, conversation))
+            let first = numbered.first;
+            all.push(numbered);
+            Ok(first)
+        })?;
+        Ok((tokens, ConversationPictures { all, token }))
     }
 
     /// True if there are none.
@@ -233,7 +217,20 @@ impl ConversationPictures {
         if self.all.is_empty() {
             return Cow::Borrowed(tokens);
         }
-        tokens.iter().map(|id| if Self::is_picture(*id) { self.token } else { *id }).collect()
+        tokens.iter().map(|id| self.read_one(*id)).collect()
+    }
+
+    /// A token as the model and the sampler read it.
+    pub fn read_one(&self, id: u32) -> u32 {
+        if Self::is_picture(id) { self.token } else { id }
+    }
+
+    /// The place in its picture of a picture's token. `None` for tokens of the text, and for tokens
+    /// with the positions of text, which are not patches.
+    pub fn patch(&self, id: u32) -> Option<PicturePatch> {
+        let of = self.all.iter().find(|it| it.contains(id) && !it.text_positions)?;
+        let [rows, cols] = [of.grid.rows, of.grid.cols].map(|count| count as u32);
+        Some(PicturePatch { picture: of.hash.0, rows, cols, index: id - of.first })
     }
 
     /// The pictures among `tokens`, which follow `held` tokens of the conversation.
@@ -251,15 +248,16 @@ impl ConversationPictures {
                 return Err(Error::invalid("prompt", "token ids of the vocabulary", id));
             };
             let index = (*id - numbered.first) as usize;
-            let before = index % numbered.run;
+            let (grid, first) = numbered.part(index);
+            let before = index - first;
             let Some(start) = (held + at).checked_sub(before) else {
                 return Err(Error::invalid("prompt", "pictures from their first tokens on", id));
             };
-            let Some(part) = numbered.placed(index, start) else {
+            let Some(part) = numbered.placed(grid, first, start) else {
                 return Err(Error::invalid("picture", "embeddings of the vision tower", "none"));
             };
             placed.push(part);
-            at += numbered.run - before;
+            at += grid.tokens() - before;
         }
         Ok(placed)
     }
@@ -287,9 +285,13 @@ impl ConversationPictures {
         }
     }
 
-    /// True if `id` is the first token of a picture, or of a row that tokens of the text end.
+    /// True if `id` is the first token of a part of a picture.
     fn begins(&self, id: u32) -> bool {
-        self.all.iter().any(|it| it.contains(id) && ((id - it.first) as usize).is_multiple_of(it.run))
+        let begins = |it: &NumberedPicture| {
+            let index = (id - it.first) as usize;
+            it.part(index).1 == index
+        };
+        self.all.iter().any(|it| it.contains(id) && begins(it))
     }
 
     /// Keeps the pictures of `self` that `tokens` contain, and adds those of `other`.
@@ -309,22 +311,24 @@ impl ConversationPictures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::prompt_pictures::PromptPart;
 
     const TOKEN: u32 = 7;
 
     fn picture(name: u8, rows: usize, cols: usize) -> PromptPicture {
         let picture = Picture::from_rgb(1, 1, vec![name; 3]).unwrap();
-        PromptPicture { picture, grid: PictureGrid { rows, cols }, row_ends: None }
+        let grid = PictureGrid { rows, cols };
+        let parts = vec![PromptPart { grid, after: Vec::new() }];
+        PromptPicture { picture, grid, parts, text_positions: false }
     }
 
     /// The prompt and its pictures, with embeddings.
-    fn expanded(prompt: &[u32], pictures: &[PromptPicture], ids: &mut PictureIds) -> (Vec<u32>, ConversationPictures) {
+    fn embedded(prompt: &[u32], pictures: &[PromptPicture], ids: &mut PictureIds) -> (Vec<u32>, ConversationPictures) {
         let expanded = ConversationPictures::expand(prompt, pictures, TOKEN, ids).unwrap();
         for it in &expanded.1.all {
-            let (grid, hash) = (it.grid, it.pixels.hash());
+            let grid = it.grid;
             let embeddings = (0..grid.tokens()).map(|at| at as f32).collect();
-            let embeddings = PictureEmbeddings { grid, embeddings, deepstack: Vec::new(), hash };
-            it.embeddings.get_or_init(|| embeddings);
+            it.keep(PictureEmbeddings { grid, embeddings, deepstack: Vec::new() });
         }
         expanded
     }
@@ -333,7 +337,7 @@ mod tests {
     fn equal_pictures_have_equal_ids() {
         let (a, b) = (picture(1, 2, 2), picture(2, 1, 3));
         let mut ids = PictureIds::default();
-        let mut of = |prompt: &[u32], pictures: &[PromptPicture]| expanded(prompt, pictures, &mut ids).0;
+        let mut of = |prompt: &[u32], pictures: &[PromptPicture]| embedded(prompt, pictures, &mut ids).0;
         let both = of(&[1, 7, 2, 7, 3], &[a.clone(), b.clone()]);
         let of_a: Vec<u32> = (FIRST..FIRST + 4).collect();
         let of_b: Vec<u32> = (FIRST + 4..FIRST + 7).collect();
@@ -342,33 +346,36 @@ mod tests {
         assert_eq!(of(&[1, 7, 7, 7, 7, 7, 7, 7], &[a.clone(), b.clone()]), [&[1], &of_a[..], &of_b].concat());
         assert_eq!(of(&[7, 9], &[b]), [&of_b[..], &[9]].concat());
         // The same pixels with another grid have other embeddings.
-        let wider = PromptPicture { grid: PictureGrid { rows: 1, cols: 4 }, ..a };
+        let wider = PromptPicture { picture: a.picture, ..picture(0, 1, 4) };
         assert_eq!(of(&[7], &[wider]), [FIRST + 7, FIRST + 8, FIRST + 9, FIRST + 10]);
     }
 
     #[test]
     fn ids_of_dropped_pictures_are_used_again_before_they_run_out() {
         let mut ids = PictureIds::default();
-        let (of_a, held) = expanded(&[7], &[picture(1, 2, 2)], &mut ids);
+        let (of_a, held) = embedded(&[7], &[picture(1, 2, 2)], &mut ids);
         ids.next = u32::MAX - 2;
         // The next picture needs three ids, and a conversation holds the first four.
-        let (of_b, _) = expanded(&[7], &[picture(2, 1, 3)], &mut ids);
+        let (of_b, _) = embedded(&[7], &[picture(2, 1, 3)], &mut ids);
         assert_eq!((of_a[0], of_b[0]), (FIRST, FIRST + 4));
         drop(held);
         ids.next = u32::MAX - 2;
-        assert_eq!(expanded(&[7], &[picture(3, 1, 3)], &mut ids).0[0], FIRST);
+        assert_eq!(embedded(&[7], &[picture(3, 1, 3)], &mut ids).0[0], FIRST);
     }
 
     #[test]
     fn a_picture_is_embedded_once_while_a_conversation_holds_it() {
         let (a, b) = (picture(1, 2, 2), picture(2, 1, 3));
         let mut ids = PictureIds::default();
-        let (first, held) = expanded(&[1, 7], std::slice::from_ref(&a), &mut ids);
+        let (first, held) = embedded(&[1, 7], std::slice::from_ref(&a), &mut ids);
         assert!(held.next_to_embed(first.iter()).is_none());
+        let has_pixels = |of: &ConversationPictures, at: usize| of.all[at].pixels.lock().is_some();
+        assert!(!has_pixels(&held, 0));
         let mut again = || ConversationPictures::expand(&[7, 7, 2], &[a.clone(), b.clone()], TOKEN, &mut ids).unwrap();
         let (tokens, both) = again();
         let next = |tokens: &[u32], of: &ConversationPictures| of.next_to_embed(tokens.iter()).map(|it| it.first);
         assert_eq!(next(&tokens, &both), Some(FIRST + 4));
+        assert!(!has_pixels(&both, 0) && has_pixels(&both, 1));
         assert_eq!(next(&tokens[7..], &both), None);
         assert!(both.placed(&tokens, 0).is_err());
         drop((held, both));
@@ -390,7 +397,7 @@ mod tests {
     #[test]
     fn pictures_are_placed_and_cut_nowhere() {
         let pictures = [picture(1, 2, 2), picture(2, 1, 3)];
-        let (tokens, pictures) = expanded(&[1, 7, 2, 7, 3], &pictures, &mut PictureIds::default());
+        let (tokens, pictures) = embedded(&[1, 7, 2, 7, 3], &pictures, &mut PictureIds::default());
         assert_eq!(&*pictures.read(&tokens), [1, 7, 7, 7, 7, 2, 7, 7, 7, 3]);
         assert_eq!(&*pictures.read(&tokens[5..6]), [2]);
         let starts = |from: usize| -> Vec<usize> {
@@ -409,14 +416,14 @@ mod tests {
     /// Tokens 8 and 9 end rows.
     #[test]
     fn rows_with_ends_are_placed_one_by_one() {
-        let row_ends = Some(RowEndTokens { between: 8, last: 9 });
-        let broken = PromptPicture { row_ends, ..picture(1, 2, 3) };
+        let row = |end: u32| PromptPart { grid: PictureGrid { rows: 1, cols: 3 }, after: vec![end] };
+        let broken = PromptPicture { parts: vec![row(8), row(9)], ..picture(1, 2, 3) };
         let mut ids = PictureIds::default();
-        let (tokens, pictures) = expanded(&[1, 7, 2], std::slice::from_ref(&broken), &mut ids);
+        let (tokens, pictures) = embedded(&[1, 7, 2], std::slice::from_ref(&broken), &mut ids);
         assert_eq!(&*pictures.read(&tokens), [1, 7, 7, 7, 8, 7, 7, 7, 9, 2]);
         // The prompt may have the tokens of all rows, or the end of the last one.
         for prompt in [&[1, 7, 7, 7, 8, 7, 7, 7, 9, 2][..], &[1, 7, 9, 2]] {
-            assert_eq!(expanded(prompt, std::slice::from_ref(&broken), &mut ids).0, tokens);
+            assert_eq!(embedded(prompt, std::slice::from_ref(&broken), &mut ids).0, tokens);
         }
         let rows = |from: usize| -> Vec<(usize, Vec<f32>)> {
             let placed = pictures.placed(&tokens[from..], from).unwrap();
@@ -431,11 +438,32 @@ mod tests {
         assert_eq!((1..8).map(|len| pictures.whole_chunk(&tokens, len)).collect::<Vec<_>>(), [1, 1, 1, 4, 5, 5, 5]);
     }
 
+    /// Tokens 7 are in place of a picture's. An overview of two tokens and 8 and 9 precede a slice
+    /// of one token and 9, whose tokens have the positions of text.
+    #[test]
+    fn parts_of_different_lengths_are_placed_one_by_one() {
+        let part = |cols: usize, after: &[u32]| PromptPart { grid: PictureGrid { rows: 1, cols }, after: after.into() };
+        let parts = vec![part(2, &[8, 9]), part(1, &[9])];
+        let sliced = PromptPicture { parts, text_positions: true, ..picture(1, 1, 3) };
+        let mut ids = PictureIds::default();
+        let (tokens, pictures) = embedded(&[7, 7, 5], &[sliced.clone(), sliced], &mut ids);
+        assert_eq!(&*pictures.read(&tokens), [7, 7, 8, 9, 7, 9, 7, 7, 8, 9, 7, 9, 5]);
+        let of = |from: usize| -> Vec<(usize, Vec<f32>)> {
+            let placed = pictures.placed(&tokens[from..], from).unwrap();
+            assert!(placed.iter().all(|of| of.text_positions));
+            placed.iter().map(|of| (of.start, of.embeddings.to_vec())).collect()
+        };
+        let (overview, slice) = (|start: usize| (start, vec![0.0, 1.0]), |start: usize| (start, vec![2.0]));
+        assert_eq!(of(0), [overview(0), slice(4), overview(6), slice(10)]);
+        assert_eq!((of(1), of(7)), (of(0), vec![overview(6), slice(10)]));
+        assert_eq!((1..6).map(|len| pictures.whole_chunk(&tokens, len)).collect::<Vec<_>>(), [2, 2, 3, 4, 5]);
+    }
+
     #[test]
     fn pictures_are_kept_as_long_as_their_tokens() {
         let (a, b) = (picture(1, 2, 2), picture(2, 1, 3));
         let mut ids = PictureIds::default();
-        let mut of = |prompt: &[u32], pictures: &[PromptPicture]| expanded(prompt, pictures, &mut ids);
+        let mut of = |prompt: &[u32], pictures: &[PromptPicture]| embedded(prompt, pictures, &mut ids);
         let ((first, mut held), (both, more)) = (of(&[1, 7], std::slice::from_ref(&a)), of(&[1, 7, 7], &[a, b]));
         held.merge(&first, more);
         assert_eq!(held.placed(&both, 0).unwrap().len(), 2);

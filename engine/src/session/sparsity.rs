@@ -290,7 +290,7 @@ impl SparsityFacts {
 /// firing: gate rows, or up rows without gates.
 fn spared(layer: &LayerWeights) -> u64 {
     let (Some(predictor), Ffn::Dense(ffn)) = (&layer.predictor, &layer.ffn) else { return 0 };
-    let bytes = |matrix: &Matrix| matrix.data().len() as u64;
+    let bytes = |matrix: &Matrix| matrix.byte_len() as u64;
     let own = match &predictor.kind {
         PredictorKind::LowRank { fc1, fc2 } => bytes(fc1) + bytes(fc2),
         PredictorKind::Rows { rows, .. } => bytes(rows),

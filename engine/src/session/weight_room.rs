@@ -5,7 +5,7 @@ use thermocline_cpu::InputPrecision;
 use thermocline_model::{Model, Predictor, Tower};
 use thermocline_run::{
     placement::WeightLimit,
-    runtime::{CacheBytes, Sparsity},
+    runtime::{CacheBytes, Sparsity, tower_scratch},
 };
 
 /// Bytes of RAM that an engine takes beside weights and KV caches, about.
@@ -22,8 +22,9 @@ pub struct WeightRoom {
 
 impl WeightRoom {
     /// The part of [`EngineOptions::ram`] that remains for the weights of `model`. The KV caches of
-    /// all sessions, the draft model, the vision tower and the engine's own memory are subtracted.
-    /// At least half of the RAM remains, because caches fill only with the conversation.
+    /// all sessions, the draft model, the vision tower with its largest picture and the engine's
+    /// own memory are subtracted. At least half of the RAM remains, because caches fill only with
+    /// the conversation.
     pub fn of(options: &EngineOptions, model: &Model, draft: Option<&Model>, tower: Option<&Tower>) -> Self {
         let context = options.context_of(&model.config);
         let cache = |of: &Model| CacheBytes::of(&of.config, context, options.kv_type).total();
@@ -33,7 +34,7 @@ impl WeightRoom {
         let others = [
             options.kv_budget.map_or(sessions, |budget| budget.max(session).min(sessions)),
             draft.map_or(0, |draft| draft.checkpoint.tensor_bytes()),
-            tower.map_or(0, |tower| tower.checkpoint.tensor_bytes()),
+            tower.map_or(0, |tower| tower.checkpoint.tensor_bytes().saturating_add(tower_scratch(tower))),
             copies_of_predictors(options, model),
             WORKING_BYTES,
         ];

@@ -34,8 +34,9 @@ use thermocline_base::{
     telemetry::{Meter, neurons::NeuronRecorder},
 };
 use thermocline_run::{
+    hybrid::{PictureDevice, PictureProcessor},
     placement::Machine,
-    runtime::{Forward, Sparsity, ThresholdCorrection, TowerProcessor},
+    runtime::{Forward, Sparsity, ThresholdCorrection},
 };
 
 /// Number of attempts to make room by releasing neurons, before the CPU takes over.
@@ -93,7 +94,7 @@ pub(super) struct EngineProcessors {
     /// The model that drafts tokens, if there is one.
     pub drafter: Option<Drafter>,
     /// The vision tower, if there is one.
-    pub tower: Option<TowerProcessor>,
+    pub tower: Option<PictureProcessor>,
 }
 
 /// Carries out commands and requests until the last handle is dropped. A panic stops the engine for
@@ -149,7 +150,7 @@ struct EngineWorker<'a> {
     state: &'a EngineState,
     forward: Forward,
     drafter: Option<Drafter>,
-    tower: Option<TowerProcessor>,
+    tower: Option<PictureProcessor>,
     device: DeviceManager,
     conversations: Vec<ServedSession<'a>>,
     meter: Meter<'a>,
@@ -488,10 +489,12 @@ impl EngineWorker<'_> {
         let ServedSession { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
         let Some((generation, events)) = running else { return true };
         *used_at = Instant::now();
-        match generation.embed_picture(context, self.tower.as_mut(), cancelled) {
+        let machine = self.state.planner.machine();
+        let device = self.device.gpu().map(|gpu| PictureDevice { gpu, machine: &machine });
+        match generation.embed_picture(context, self.tower.as_mut(), device, cancelled) {
             Ok(false) => {}
             Ok(true) => return true,
-            // The device has no part in it.
+            // The CPU computes what the device cannot.
             Err(error) => {
                 let end = if matches!(error, Error::Cancelled) { Ok(StopReason::Cancelled) } else { Err(error) };
                 self.finish(vec![(at, end)]);

@@ -19,6 +19,7 @@ pub(crate) mod gated_norm;
 pub(crate) mod group_slots;
 pub(crate) mod half_scale;
 pub(crate) mod latent_append;
+pub(crate) mod limit_values;
 pub(crate) mod mamba2_scan;
 pub(crate) mod matmul;
 pub(crate) mod norm;
@@ -63,6 +64,7 @@ pub const KERNELS: &[Kernel] = &[
     group_slots::KERNEL,
     half_scale::KERNEL,
     latent_append::KERNEL,
+    limit_values::KERNEL,
     mamba2_scan::KERNEL,
     matmul::GEMV,
     matmul::GEMV_DOT,

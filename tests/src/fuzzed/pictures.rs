@@ -6,7 +6,7 @@ use thermocline_engine::pictures::{Picture, ResizeFilter};
 /// Checks the property on one input.
 pub fn check(input: &[u8]) {
     let Ok(picture) = Picture::decode(input) else { return };
-    assert!(picture.rgb().len() == picture.width() * picture.height() * 3);
+    assert!(picture.rgb().expect("decoded").len() == picture.width() * picture.height() * 3);
     let small = picture.resized(9, 4, ResizeFilter::Bicubic).expect("any picture can be resized");
-    assert!(small.rgb().len() == 9 * 4 * 3);
+    assert!(small.rgb().expect("decoded").len() == 9 * 4 * 3);
 }

@@ -6,8 +6,11 @@ use std::{path::Path, sync::LazyLock};
 
 use thermocline_engine::{
     format::Bytes,
-    model::{LoadOptions, Model, PredictorInput, PredictorQuality},
-    sparsity::sidecar::{Identity, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance, Sidecar},
+    model::{Down, Ffn, LayerWeights, LoadOptions, Model, PredictorInput, PredictorQuality},
+    sparsity::sidecar::{
+        Identity, PreparedBundles, PreparedDown, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance,
+        Sidecar,
+    },
 };
 
 const MODEL: &str =
@@ -17,7 +20,7 @@ fn model() -> Model {
     Model::open(Path::new(MODEL), &LoadOptions::default()).expect("a fixture")
 }
 
-/// A valid sidecar of the model, with all parts except matrices of its own.
+/// A valid sidecar of the model, with all parts except predictors and experts of its own.
 static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let model = model();
     let predictor = PreparedPredictor {
@@ -26,14 +29,19 @@ static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
         threshold: 0.5,
         quality: PredictorQuality { recall: 0.9, mass_recall: 0.9, precision: 0.5, density: 0.2 },
     };
-    let layer = PreparedLayer {
-        frequency: Some(vec![0.5; model.config.n_ff]),
-        predictor: Some(predictor),
-        activation_threshold: Some(PreparedThreshold { value: 0.1, density: 0.5 }),
-        gate_scales: Some(vec![0.5; model.config.n_ff]),
-        inputs: None,
-        down: None,
-        experts: None,
+    let layer = |weights: &LayerWeights| {
+        let Ffn::Dense(ffn) = &weights.ffn else { unreachable!("the layers of the fixture are dense") };
+        let Down::Neurons(down) = &ffn.down else { unreachable!("the fixture has rows of neurons") };
+        PreparedLayer {
+            frequency: Some(vec![0.5; model.config.n_ff]),
+            predictor: Some(predictor.clone()),
+            activation_threshold: Some(PreparedThreshold { value: 0.1, density: 0.5 }),
+            gate_scales: Some(vec![0.5; model.config.n_ff]),
+            inputs: None,
+            down: Some(PreparedDown { weight: down.weight.clone(), error: 0.0 }),
+            bundles: Some(PreparedBundles::of(ffn, &down.weight, true).expect("layers with gates")),
+            experts: None,
+        }
     };
     let sidecar = Sidecar {
         path: "fuzz".into(),
@@ -46,7 +54,7 @@ static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
             target_recall: 0.95,
             target_mass_recall: 0.99,
         },
-        layers: vec![layer; model.config.n_layer()],
+        layers: model.weights.layers.iter().map(layer).collect(),
         input_figures: Vec::new(),
     };
     sidecar.to_bytes().expect("a file")

@@ -213,6 +213,57 @@ fn output_in_a_missing_folder_is_an_error() {
 }
 
 #[test]
+fn bundles_are_written_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, text, out) = (path("m.gguf"), path("text"), path("prepared.thermocline.gguf"));
+    let synth = ["synth", "--shape", "tiny-relu-llama", "--layers", "2", "--out", &model, "--bundles"];
+    thermocline(&synth).ok();
+    let layers = |sidecar: &str| thermocline(&["inspect", sidecar, "--json"]).json()["prepared"].clone();
+    let made = layers(&path("m.thermocline.gguf"));
+    // Three rows of 144 bytes, and padding.
+    assert_eq!(made["layers"][1]["bundle_bytes"], 512, "{made}");
+    for sparsity in ["exact", "predicted"] {
+        let run = |more: &[&str]| {
+            let args = ["run", "-m", &model, "--raw", "-p", "abc", "-n", "12", "--sparsity", sparsity, "--temp", "0"];
+            thermocline(&[&args[..], &["--device", "cpu", "-t", "2"], more].concat()).ok()
+        };
+        assert_eq!(run(&[]), run(&["--sidecar", "none"]), "{sparsity}");
+    }
+    for shape in [&["--shape", "tiny-llama"][..], &["--shape", "tiny-relu-llama", "--no-predictor"]] {
+        let out = path("none.gguf");
+        let args = [&["synth", "--out", &out, "--bundles"], shape].concat();
+        assert!(thermocline(&args).refusal().contains("--bundles"));
+    }
+    let opt = path("opt.gguf");
+    let synth_opt = ["synth", "--shape", "tiny-opt", "--layers", "2", "--out", &opt];
+    let refusal = thermocline(&[&synth_opt[..], &["--bundles"]].concat()).refusal();
+    assert!(refusal.contains("--bundles: expected a shape with gates"), "{refusal}");
+    assert!(!Path::new(&opt).exists(), "nothing is written before the refusal");
+
+    fs::write(&text, "Once upon a time, a cat sat on a mat. ".repeat(40)).unwrap();
+    let prepare = |more: &[&str]| {
+        let args = ["prepare", "--text", &text, "--tokens", "300", "--predictors", "none", "--no-inputs", "-t", "2"];
+        thermocline(&[&args[..], &["--out", &out], more].concat())
+    };
+    // The built-in model fits into RAM.
+    for (more, has) in [(&[][..], false), (&["--bundles", "off"], false), (&["--bundles", "on"], true)] {
+        let told = prepare(more).ok();
+        assert_eq!(
+            (told.contains("bytes per neuron in 6 of 6 layers"), told.contains("on disk")),
+            (has, has),
+            "{told}"
+        );
+        assert_eq!(layers(&out)["layers"][0]["bundle_bytes"].is_u64(), has);
+    }
+    assert!(prepare(&["--bundles", "on", "--no-down"]).refusal().contains("--no-down"));
+    // Neurons of OPT have no gates.
+    thermocline(&synth_opt).ok();
+    let told = prepare(&["--bundles", "on", "-m", &opt]).ok();
+    assert!(told.contains("no bundles: they need dense layers with gates"), "{told}");
+}
+
+#[test]
 fn synth_command_meets_the_requested_activity() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("synth.gguf");

@@ -31,7 +31,17 @@ fn logits(model: &Path, tokens: &[u32], more: &[&str]) -> (Vec<f32>, Vec<u32>) {
 #[test]
 fn logits_of_pictures_match_the_reference_in_folders_and_pairs_of_files() {
     let scratch = tempfile::tempdir().unwrap();
-    for name in ["qwen3-vl", "qwen3_5", "qwen2_5-vl", "gemma3", "gemma4", "gemma4-unified", "pixtral"] {
+    for name in [
+        "qwen3-vl",
+        "qwen3_5",
+        "qwen2_5-vl",
+        "gemma3",
+        "gemma4",
+        "gemma4-unified",
+        "pixtral",
+        "minicpm-v2_6",
+        "minicpm-v4_6",
+    ] {
         let folder = tower_fixture(name);
         let expected = Expected::read(&folder.join("expected.safetensors"));
         let (tokens, wanted) = (expected.ids("tokens"), expected.f32("logits"));
@@ -104,7 +114,7 @@ fn run_and_chat_answer_about_pictures() {
     let common = ["-m", model, "--device", "cpu", "--kv-type", "f32", "--temp", "0", "-n", "8"];
     let run = |more: &[&str]| thermocline(&[&["run", "-p", "Look.", "--json"], &common[..], more].concat());
     let both = run(&["--image", a, "--image", b]).json();
-    assert_eq!(both["stats"]["computed_pictures"], 2);
+    assert_eq!((&both["stats"]["computed_pictures"], &both["stats"]["device_pictures"]), (&2.into(), &0.into()));
 
     let engine = Engine::open(folder.path(), EngineOptions::default()).unwrap();
     let pictures = [&whole, &resized].map(|path| Picture::open(path).unwrap());
@@ -126,6 +136,43 @@ fn run_and_chat_answer_about_pictures() {
 }
 
 #[test]
+fn saved_conversations_keep_their_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    let whole = folder.path().join("whole.png");
+    let files = ["chat.json", "chat.md", "again.json", "again.md"].map(|name| folder.path().join(name));
+    let [json, markdown, from_json, from_markdown] = files.each_ref().map(|path| path.to_str().unwrap());
+    let args = ["chat", "--no-history", "-m", folder.path().to_str().unwrap(), "--device", "cpu", "--temp", "0"];
+    let chat = |lines: &str| with_input(&[&args[..], &["-n", "8"]].concat(), lines.as_bytes());
+    let picture = whole.to_str().unwrap();
+    chat(&format!("/system Be brief.\n/image {picture}\nLook.\n/save {json}\n/save {markdown}\n")).ok();
+    let read = |path: &str| -> serde_json::Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
+    let parts = &read(json)["messages"][1]["content"];
+    assert_eq!(parts[1]["text"], "Look.");
+    let url = parts[0]["image_url"]["url"].as_str().unwrap();
+    assert_eq!(Picture::from_base64(url).unwrap(), Picture::open(&whole).unwrap());
+
+    // The loaded chat has the same messages, and goes on in the same way.
+    let more = "And now?\n/save";
+    let continued = chat(&format!("/load {json}\n{more} {from_json}\n")).ok();
+    assert!(continued.contains("(2 messages from "), "{continued}");
+    chat(&format!("/load {markdown}\n{more} {from_markdown}\n/load {from_markdown}\n/stats\n")).ok();
+    let again = read(from_json);
+    assert_eq!(again["messages"].as_array().unwrap()[..3], read(json)["messages"].as_array().unwrap()[..]);
+    assert_eq!(again["messages"].as_array().unwrap().len(), 5);
+    let text = fs::read_to_string(from_markdown).unwrap();
+    let before = fs::read_to_string(markdown).unwrap();
+    assert!(text.starts_with(before.trim_end()), "{text}");
+    let answer = again["messages"][4]["content"].as_str().unwrap();
+    assert!(!answer.is_empty() && text.contains(answer), "{text}");
+
+    let broken = folder.path().join("broken.json");
+    fs::write(&broken, "{\"messages\": [{\"role\": \"user\", \"content\": 7}]}").unwrap();
+    let error = chat(&format!("/load {}\n", broken.display())).refusal();
+    assert!(error.contains("broken.json: content of message 0"), "{error}");
+}
+
+#[test]
 fn inspect_and_plan_count_the_tower() {
     let folder = tower_fixture("gemma3");
     let scratch = tempfile::tempdir().unwrap();
@@ -139,10 +186,29 @@ fn inspect_and_plan_count_the_tower() {
             (&"gemma3".into(), &4.into())
         );
         assert_eq!(shown["unused"]["tensors"], 0, "{shown}");
+        let tower = &shown["vision_tower"];
+        assert!(tower["picture_bytes"].as_u64() > Some(0) && tower["picture_gpu_bytes"].as_u64() > Some(0), "{tower}");
         let text = thermocline(&["inspect", model]).ok();
-        assert!(text.contains("up to 4 tokens for a picture"), "{text}");
-        let plan = thermocline(&["plan", "-m", model, "--json", "--machine", "rtx4090-i9"]).ok();
-        assert!(plan.contains("\"weights of the vision tower\": ") && !plan.contains("vision tower\": 0,"), "{plan}");
+        assert!(text.contains("up to 4 tokens for a picture") && text.contains("if a GPU computes it"), "{text}");
+        let plan = |vram: &str, more: &[&str]| {
+            let args = ["plan", "-m", model, "--machine", "rtx4090-i9", "--vram", vram];
+            thermocline(&[&args[..], more].concat())
+        };
+        let roomy = plan("1GiB", &["--json"]).json();
+        for purpose in ["weights of the vision tower", "scratch of the vision tower"] {
+            assert!(roomy["ram_by_purpose"][purpose].as_u64() > Some(0), "{purpose}: {roomy}");
+        }
+        assert_eq!(roomy["vision_tower"]["fits"], true, "{roomy}");
+        let narrow = plan("1MiB", &["--json"]).json();
+        assert_eq!(narrow["vision_tower"]["bytes"], roomy["vision_tower"]["bytes"]);
+        assert_eq!(narrow["vision_tower"]["fits"], false, "{narrow}");
+        for (vram, said) in
+            [("1GiB", "while it computes the largest picture"), ("1MiB", "the CPU computes large pictures")]
+        {
+            let text = plan(vram, &[]).ok();
+            assert!(text.contains(said), "{text}");
+        }
+        assert!(plan("0", &["--json"]).json()["vision_tower"].is_null());
     }
 }
 

@@ -53,12 +53,13 @@ fn speed_of_a_model_larger_than_ram_includes_the_disk() {
     let (some, text) = planned(needed - GIB, Some(2e9));
     let read = number(&some, "disk_bytes_per_token");
     assert_eq!((&some["missing_ram"], &some["ram_needed"]), (&json!(GIB), &json!(needed)));
-    // A token reads all weights except the embedding and the predictors, less than a tenth of them.
-    assert!((0.9..1.0).contains(&(read / GIB as f64)), "{read}");
-    let seconds = number(&all, "seconds") + read / 2e9;
+    // The embedding and the predictors are missing first, and a dense token reads none of them.
+    assert!((0.6..0.9).contains(&(read / GIB as f64)), "{read}");
+    // The CPU computes meanwhile.
+    let seconds = number(&all, "seconds").max(read / 2e9);
     assert!((number(&some, "seconds") / seconds - 1.0).abs() < 1e-9, "{some}");
     assert!((number(&some, "tokens_per_second") * seconds - 1.0).abs() < 1e-9, "{some}");
-    assert_eq!(some["bottleneck"], "the disk");
+    assert!(some["bottleneck"] == "the disk" && seconds > number(&all, "seconds"), "{some}");
     let note = some["memory_notes"][0].as_str().unwrap();
     assert!(note.starts_with("1.0 GiB of RAM are missing: the machine has ") && note.ends_with(" s"), "{note}");
     assert!(text.contains(note) && text.contains(&format!("{:.2} tokens/s, ", 1.0 / seconds)), "{text}");
@@ -102,6 +103,18 @@ fn weights_in_gpu_memory_need_no_ram() {
     assert_eq!((first["bottleneck"].as_str(), &last["missing_ram"]), (Some("the disk"), &json!(0)));
     assert!(number(last, "tokens_per_second") > 10.0, "{last}");
     assert!(dense(&path, "1GiB", &[]).ok().contains("|        - |"), "a budget without a speed");
+}
+
+/// `--ram` plans as for a machine with this much RAM.
+#[test]
+fn plan_for_less_ram_is_that_of_a_smaller_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = desktop(folder.path(), Some(64 * GIB), Some(2e9));
+    let plan = |more: &[&str]| dense(&path, "0", &[&["--json"], more].concat()).json();
+    let (whole, limited) = (plan(&[]), plan(&["--ram", "4GiB"]));
+    assert!(number(&limited, "tokens_per_second") < number(&whole, "tokens_per_second") / 2.0, "{limited}");
+    desktop(folder.path(), Some(4 * GIB), Some(2e9));
+    assert_eq!(plan(&[]), limited);
 }
 
 /// Files of older versions have no sizes. Their plans assume that everything fits, and say so.

@@ -4,7 +4,7 @@
 
 use thermocline_tests::terminal::{command, run, thermocline, with_input};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "chat",
     "serve",
@@ -15,6 +15,8 @@ const COMMANDS: [&str; 12] = [
     "prepare",
     "synth",
     "bench",
+    "embed",
+    "rerank",
     "devices",
     "completions",
 ];
@@ -31,6 +33,21 @@ fn every_command_has_a_help_page() {
         assert_eq!(help.lines().find(long), None, "{command}");
     }
     assert!(thermocline(&["--version"]).ok().starts_with("thermocline "));
+}
+
+#[test]
+fn commands_that_generate_nothing_have_no_options_of_answers() {
+    for (command, text) in [("embed", &["a"][..]), ("rerank", &["a", "b"])] {
+        let help = thermocline(&[command, "--help"]).ok();
+        for option in ["--temp", "--top-k", "--seed", "--max-tokens", "--stop", "--on-full", "--speculation", "--draft"]
+        {
+            assert!(!help.contains(&format!("{option} ")), "{command} {option}");
+            thermocline(&[&[command][..], text, &[option, "1"]].concat()).refusal();
+        }
+        for option in ["--model", "--context", "--threads", "--device", "--vram", "--sparsity"] {
+            assert!(help.contains(&format!("{option} ")), "{command} {option}");
+        }
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn client(served: &Served, key: Option<&str>) -> RemoteClient {
 }
 
 fn request(tokens: u32) -> RemoteRequest {
-    let mut request = RemoteRequest { model: "Storyteller".to_owned(), ..RemoteRequest::default() };
+    let mut request = RemoteRequest::new("Storyteller");
     request.push("user", QUESTION);
     request.set("temperature", Some(0.0));
     request.set("max_tokens", Some(tokens));

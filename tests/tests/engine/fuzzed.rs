@@ -5,6 +5,7 @@ use thermocline_tests::{
     dice::Dice,
     fuzzed::{gguf, gpuidx, pictures, sidecar, tokenizer},
     mutations::{MUTATIONS, hold, seeds},
+    picture_bombs::{FORMATS, bombs},
 };
 
 /// Returns random bytes behind `first`.
@@ -44,6 +45,10 @@ fn random_vocabularies_are_refused_or_stream_what_they_decode() {
 }
 
 #[test]
-fn damaged_pictures_are_refused_or_decoded_whole() {
-    hold(&seeds("pictures/files", ""), pictures::check);
+fn damaged_pictures_of_every_format_are_refused_or_decoded_whole() {
+    for format in FORMATS {
+        hold(&seeds("pictures/files", format), pictures::check);
+        // The decoder reads past the header, to the end of the data.
+        bombs(format, 900).iter().for_each(|file| pictures::check(file));
+    }
 }

@@ -10,8 +10,8 @@ use std::{fs, ops::ControlFlow, path::Path, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
-    format::{Pager, survive_lost_files},
-    model::{LoadOptions, Model},
+    format::{Pager, ReadMode, survive_lost_files},
+    model::{Ffn, LoadOptions, Model},
     quant::TensorType,
     runtime::{Forward, KvType, Outputs, Sparsity},
     session::{
@@ -19,8 +19,8 @@ use thermocline_engine::{
         Request, Sampling, SessionOptions, SparsityChoice, SpeculationMode,
     },
     sparsity::{
-        prepare::{PrepareCorpus, PrepareOptions, run},
-        sidecar::path_beside,
+        prepare::{PredictorChoice, PrepareCorpus, PrepareOptions, run},
+        sidecar::{PreparedLayer, SidecarChoice, attach, path_beside},
     },
     synth::{SynthOptions, SynthShape, generate},
 };
@@ -97,11 +97,17 @@ fn batch(engine: &Engine, speculation: SpeculationMode) -> Vec<Vec<u32>> {
     answers.iter().map(|events| events.iter().filter_map(ids).collect()).collect()
 }
 
-/// A model with a sidecar that contains predictors and neuron-major down projections.
-fn prepared(path: &Path) {
+/// A model with a sidecar that contains predictors and neuron-major down projections, or instead of
+/// these `bundles`.
+fn prepared(path: &Path, bundles: bool) {
     let shape = SynthShape::named("tiny-relu-llama").unwrap();
     let options = SynthOptions { ty: TensorType::Q4_0, predictor: false, ..SynthOptions::new(shape, path) };
     generate(&options, &mut |_| {}).unwrap();
+    prepare(path, PrepareOptions { bundles, ..PrepareOptions::new(path_beside(path)) });
+}
+
+/// Writes a sidecar of the model at `path`.
+fn prepare(path: &Path, options: PrepareOptions) {
     let model = Arc::new(Model::open(path, &LoadOptions::default()).unwrap());
     let text = |of: u32| (0..40).map(|at| (of * 911 + at * 37) % 2000).collect();
     let options = PrepareOptions {
@@ -109,7 +115,7 @@ fn prepared(path: &Path) {
         tokens: 960,
         length: 40,
         cpu: CpuOptions { threads: Some(2), ..CpuOptions::default() },
-        ..PrepareOptions::new(path_beside(path))
+        ..options
     };
     run(&model, &options, &mut |_| ControlFlow::Continue(())).unwrap();
 }
@@ -184,10 +190,97 @@ fn pages_of_a_draft_head_leave_ram() {
 fn pages_of_a_sidecar_leave_ram() {
     let folder = on_disk();
     let path = folder.path().join("prepared.gguf");
-    prepared(&path);
-    for mode in [Sparsity::Exact, Sparsity::Predicted] {
-        check_residency(&path, mode, SpeculationMode::Off);
+    for bundles in [false, true] {
+        prepared(&path, bundles);
+        for mode in [Sparsity::Exact, Sparsity::Predicted] {
+            check_residency(&path, mode, SpeculationMode::Off);
+        }
     }
+}
+
+/// Computes a prompt and then single tokens. Returns the logits of these, and the read requests for
+/// them.
+fn decoded(model: &Arc<Model>, mode: Sparsity) -> (Vec<f32>, u64) {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+    let mut forward = Forward::new(Arc::clone(model), cpu);
+    forward.set_sparsity(mode);
+    let mut kv = forward.kv_cache(128, KvType::F32).unwrap();
+    forward.run(&(5..15).collect::<Vec<u32>>(), &mut kv, Outputs::Last, &mut ()).unwrap();
+    let requests = || model.pager().map_or(0, |pager| pager.figures().requests);
+    let (before, mut all) = (requests(), Vec::new());
+    for token in 20..84 {
+        all.extend_from_slice(forward.run(&[token], &mut kv, Outputs::Last, &mut ()).unwrap());
+    }
+    (all, requests() - before)
+}
+
+#[test]
+fn bundles_need_fewer_reads_and_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let shape = SynthShape::named("tiny-relu-llama").unwrap();
+    let options = SynthOptions { ty: TensorType::F32, predictor: false, ..SynthOptions::new(shape, &path) };
+    generate(&options, &mut |_| {}).unwrap();
+    let sidecars = [false, true].map(|bundles| {
+        let out = folder.path().join(format!("{bundles}.thermocline.gguf"));
+        let predictors = PredictorChoice::Rows;
+        prepare(&path, PrepareOptions { bundles, predictors, ..PrepareOptions::new(&out) });
+        out
+    });
+    let open = |sidecar: &Path| {
+        let mut model = Model::open(&path, &LoadOptions::default()).unwrap();
+        attach(&mut model, &SidecarChoice::File(sidecar.to_owned()), ReadMode::Map).unwrap();
+        Arc::new(model)
+    };
+    let bytes = open(&sidecars[0]).checkpoint.tensor_bytes();
+    for mode in [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted] {
+        let (wanted, none) = decoded(&open(&sidecars[0]), mode);
+        assert!(decoded(&open(&sidecars[1]), mode) == (wanted.clone(), none), "{mode}: other bits in RAM");
+        for budget in [bytes / 2, bytes / 4, 0] {
+            let [apart, bundled] = sidecars.each_ref().map(|sidecar| {
+                let model = open(sidecar);
+                model.keep_within(budget).unwrap();
+                let (logits, requests) = decoded(&model, mode);
+                assert!(logits == wanted, "{mode}: other bits with {budget} bytes, {}", sidecar.display());
+                let figures = model.pager().unwrap().figures();
+                assert!(figures.present <= budget && figures.requests <= figures.read / 4096, "{figures:?}");
+                requests
+            });
+            println!("{mode} with {budget} bytes: {apart} requests, {bundled} with bundles");
+            if mode == Sparsity::Predicted && budget > 0 {
+                assert!(bundled * 4 < apart * 3, "{mode} with {budget} bytes: {bundled} of {apart} requests");
+            }
+        }
+    }
+}
+
+/// The bytes of a model with bundles are those of its matrices in use. Rows that bundles replace do
+/// not count.
+#[test]
+fn replaced_rows_take_no_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prepared.gguf");
+    let weights = [false, true].map(|bundles| {
+        prepared(&path, bundles);
+        let mut model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let found = attach(&mut model, &SidecarChoice::Beside, ReadMode::Map).unwrap();
+        let layers = &found.sidecar().unwrap().layers;
+        let of =
+            |layer: &PreparedLayer| layer.bundle_bytes().map(|bytes| bytes * layer.frequency.as_ref().unwrap().len());
+        let records: usize = layers.iter().filter_map(of).sum();
+        let replaced =
+            model.weights.layers.iter().zip(layers).map(|(weights, layer)| match (&weights.ffn, &layer.bundles) {
+                (Ffn::Dense(ffn), Some(_)) => ffn.up.weight.byte_len() + ffn.down.linear().weight.byte_len(),
+                _ => 0,
+            });
+        let replaced: usize = replaced.sum();
+        assert_eq!((records > replaced, replaced > 0), (bundles, bundles));
+        let padding = records as u64 - replaced as u64;
+        (model.keep_within(0).unwrap().figures().weights, padding)
+    });
+    let [(apart, _), (bundled, more)] = weights;
+    // Gate rows and padding are added. The padding of the last record is in no matrix.
+    assert!(bundled <= apart + more && bundled + 4096 > apart + more, "{bundled} of {apart} and {more} bytes");
 }
 
 /// Weights in a GPU's memory do not take the RAM of the others. The upload reads all of them, and
@@ -228,9 +321,11 @@ fn answer_ends_with_an_error_if_the_sidecar_is_truncated() {
     survive_lost_files();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prepared.gguf");
-    prepared(&path);
-    let engine = Engine::open(&path, EngineOptions { ram: Some(0), ..EngineOptions::default() }).unwrap();
-    check_loss(&engine, &path_beside(&path));
+    for bundles in [false, true] {
+        prepared(&path, bundles);
+        let engine = Engine::open(&path, EngineOptions { ram: Some(0), ..EngineOptions::default() }).unwrap();
+        check_loss(&engine, &path_beside(&path));
+    }
 }
 
 #[test]

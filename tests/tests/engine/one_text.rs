@@ -128,8 +128,10 @@ fn broken_promise(path: &Path, model: &Arc<Model>, conditions: Conditions) -> (u
         passes.collect()
     };
     let alone = bits(1);
-    let differs =
-        [2, 3, 5, 8, 9, 16, 17].into_iter().filter(|tokens| *tokens <= promised).find(|tokens| bits(*tokens) != alone);
+    let differs = [2, 3, 5, 8, 9, 13, 16, 17]
+        .into_iter()
+        .filter(|tokens| *tokens <= promised)
+        .find(|tokens| bits(*tokens) != alone);
     let name = path.file_name().unwrap_or_default().display();
     (promised, differs.map(|tokens| format!("{name} {conditions:?}: passes of {tokens}, {promised} promised")))
 }

@@ -46,7 +46,7 @@ struct RandomPicture {
 impl RandomPicture {
     fn placed(&self) -> PlacedPicture<'_> {
         let RandomPicture { start, grid, embeddings, deepstack } = self;
-        PlacedPicture { start: *start, grid: *grid, embeddings, deepstack }
+        PlacedPicture { start: *start, grid: *grid, embeddings, deepstack, text_positions: false }
     }
 }
 

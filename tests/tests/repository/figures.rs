@@ -28,10 +28,12 @@ const FIGURES: &[Figure] = &[
     server("`n` and `best_of` (up to {})", "app/server/src/openai/prompts.rs", "MAX_ANSWERS"),
     server("keeps the latest {} responses in memory", "app/server/src/openai/responses/store.rs", "MOST"),
     server("at most {} requests wait", "app/server/src/options.rs", "MAX_WAITING"),
+    server("It follows {} redirections", "app/server/src/picture_fetch.rs", "MOST_REDIRECTIONS"),
+    server("may take 30 seconds and {} MiB together", "app/server/src/read_body.rs", "LARGEST_BODY"),
     server("{} requests are answered at once", "app/server/src/options.rs", "PARALLEL"),
     window("| answers with calls in a row | {} |", "app/chats/src/chat/tool_round.rs", "MOST_ROUNDS"),
     window("| calls in one answer | {} |", "app/chats/src/chat/call_reader.rs", "MOST_CALLS"),
-    window("(ranked by BM25, {} at most)", "app/chats/src/chat/given.rs", "MOST_PASSAGES"),
+    window("fit the message best ({} at most)", "app/chats/src/chat/given/ranked_passages.rs", "MOST_PASSAGES"),
     window("{} tokens are assumed", "app/chats/src/chat/given.rs", "SERVER_CONTEXT"),
     window("files over {} MiB", "app/chats/src/attachment/document.rs", "LARGEST_FILE"),
     window("with more than {} MiB of text", "app/chats/src/attachment/document.rs", "LARGEST_TEXT"),
@@ -47,7 +49,8 @@ const FIGURES: &[Figure] = &[
     },
 ];
 
-/// The value of an expression of literals, shifts and products; of what is in brackets and of the argument of a call.
+/// The value of an expression of literals, shifts and products; of what is in brackets and of the
+/// argument of a call.
 fn value(expr: &Expr) -> Option<f64> {
     match expr {
         Expr::Lit(literal) => match &literal.lit {
@@ -86,7 +89,8 @@ fn constants(source: &str) -> BTreeMap<String, f64> {
     found
 }
 
-/// How a page may write a value: in digits, with a comma before thousands, in a word; MiB and per cent as their own number.
+/// How a page may write a value: in digits, with a comma before thousands, in a word; MiB and per
+/// cent as their own number.
 fn written(value: f64, sentence: &str) -> Vec<String> {
     let value = if sentence.contains("{} MiB") { value / f64::from(1 << 20) } else { value };
     let value = if sentence.contains("{} %") { (value * 100.0).round() } else { value };

@@ -27,7 +27,7 @@ fn pages_of_a_pdf_without_text_are_read_as_pictures() {
         assert_eq!((document.kind, document.text().as_str()), (DocumentKind::Pdf, "The first page.\n"));
         assert_eq!(document.pictures.len(), 2);
         let picture = &document.pictures[1];
-        assert_eq!((picture.width(), picture.height(), &picture.rgb()[..3]), (200, 200, &rgb[..]));
+        assert_eq!((picture.width(), picture.height(), &picture.rgb().unwrap()[..3]), (200, 200, &rgb[..]));
     }
     // A rule or a logo is no page, and other colour spaces are not read.
     for (colors, side) in [("DeviceRGB", 40), ("DeviceCMYK", 200)] {

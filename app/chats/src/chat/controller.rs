@@ -15,12 +15,13 @@ use thermocline_engine::{model::Model, session::Session};
 use super::{
     PendingCall, ToolDecision,
     active_answer::{ActiveAnswer, AnswerProgress, StopCause},
+    meaning::MeaningSearch,
     titles::Titles,
     tool_round::ToolRound,
     word_keeper::WordKeeper,
 };
 use crate::{
-    store::{ChatId, MessageId, NewMessage, Store, StoreError, StoredMessage, StreamingMessage, title},
+    store::{AttachmentId, ChatId, MessageId, NewMessage, Store, StoreError, StoredMessage, StreamingMessage, title},
     tools::Toolbox,
 };
 use thermocline_host::{
@@ -44,6 +45,10 @@ pub struct ChatController {
     titles: Titles,
     /// Words at which neurons fire, across chats.
     words: WordKeeper,
+    /// Ranks passages of files by meaning.
+    meaning: MeaningSearch,
+    /// Answers that wait for vectors, by chat.
+    unranked: HashMap<ChatId, UnrankedFiles>,
     /// The model that the sessions belong to.
     model: Weak<Model>,
     revision: u64,
@@ -56,10 +61,21 @@ pub struct ChatController {
     broken_off: bool,
 }
 
+/// Files whose passages have to be ranked before an answer starts.
+#[derive(Debug)]
+struct UnrankedFiles {
+    files: Vec<AttachmentId>,
+    question: String,
+    /// When the answer began to wait.
+    since: Instant,
+}
+
 impl ChatController {
     /// A controller without answers. Answers come from the model of `engine_handle`.
     pub fn new(engine_handle: EngineHandle) -> Self {
         ChatController {
+            meaning: MeaningSearch::new(engine_handle.clone()),
+            unranked: HashMap::new(),
             engine_handle,
             answers: HashMap::new(),
             rounds: HashMap::new(),
@@ -100,6 +116,11 @@ impl ChatController {
     /// `true` while this chat is being answered or waits for a tool.
     pub fn is_answering(&self, chat: ChatId) -> bool {
         self.rounds.contains_key(&chat) || self.answers.get(&chat).is_some_and(|answer| !answer.is_ended())
+    }
+
+    /// Ranks passages of attached files by meaning, if an embedding model is chosen.
+    pub fn meaning(&self) -> &MeaningSearch {
+        &self.meaning
     }
 
     /// Turns the recording of words at which neurons fire on or off.
@@ -280,6 +301,7 @@ impl ChatController {
     /// Ends the answer of a chat at once; its text stays.
     fn end(&mut self, store: &mut Store, chat: ChatId, cause: StopCause) -> Result<(), StoreError> {
         self.rounds.remove(&chat);
+        self.unranked.remove(&chat);
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
         if !active_answer.is_ended() {
             generation::keep_map(store, chat, &active_answer);

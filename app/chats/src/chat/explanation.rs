@@ -6,13 +6,11 @@ use std::{
     ops::ControlFlow,
     ptr,
     sync::{Arc, Weak},
-    thread,
 };
 
-use parking_lot::Mutex;
 use thermocline_engine::{
     Error, Result,
-    eval::{Attribution, NeuronEffect, SwitchingOff},
+    eval::{Attribution, NeuronEffect, SwitchingOff, Until},
     model::{Model, NeuronIndex},
     session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
     tokenizer::EncodeOptions,
@@ -21,9 +19,10 @@ use thermocline_engine::{
 use super::{
     neuron_words::NeuronWords,
     side_answer::{SideModel, write_side},
+    side_thread::{SideThread, SideWork, ThreadState},
     word_parts::WordTokens,
 };
-use thermocline_host::engine_handle::{EngineHandle, error_message};
+use thermocline_host::engine_handle::EngineHandle;
 
 /// Number of listed neurons.
 pub const LISTED: usize = 8;
@@ -98,39 +97,29 @@ struct Shared {
     switched_off: Option<Arc<SwitchedOff>>,
 }
 
+impl ThreadState for Shared {
+    fn fail(&mut self, why: String) {
+        self.progress = ExplanationProgress::Failed(why);
+    }
+}
+
 /// A running or finished explanation. Dropping it stops the computation.
 #[derive(Debug)]
 pub struct Explanation {
     /// The model that the neurons belong to.
     model: Weak<Model>,
-    /// The computation stops when no one else holds this.
-    shared: Arc<Mutex<Shared>>,
+    thread: SideThread<Shared>,
 }
 
 impl Explanation {
     /// Starts to explain a word of an answer by the model of `engine`.
     pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
         let model = Arc::downgrade(engine.model());
-        let explanation = Explanation { model, shared: Arc::default() };
-        let (shared, handle) = (Arc::clone(&explanation.shared), handle.clone());
-        let work = move || {
-            let is_dropped = || Arc::strong_count(&shared) == 1;
-            let mut proceed = || if is_dropped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            let mut publish = |change: &dyn Fn(&mut Shared)| {
-                change(&mut shared.lock());
-                handle.notify();
-            };
-            if let Err(error) = explain(&engine, word, &mut proceed, &mut publish) {
-                // The error of an engine that stopped meanwhile comes first.
-                let sentence = error_message(&engine.stopped().unwrap_or(error));
-                publish(&|shared| shared.progress = ExplanationProgress::Failed(sentence.clone()));
-            }
+        // The error of an engine that stopped meanwhile comes first.
+        let work = move |work: &SideWork<Shared>| {
+            explain(&engine, word, work).map_err(|error| engine.stopped().unwrap_or(error))
         };
-        if let Err(error) = thread::Builder::new().name("explain-word".to_owned()).spawn(work) {
-            explanation.shared.lock().progress =
-                ExplanationProgress::Failed(format!("The computation could not start: {error}"));
-        }
-        explanation
+        Explanation { model, thread: SideThread::start(handle, "explain-word", Shared::default(), work) }
     }
 
     /// True if its neurons belong to the model of `engine`.
@@ -140,39 +129,28 @@ impl Explanation {
 
     /// Current state.
     pub fn progress(&self) -> ExplanationProgress {
-        self.shared.lock().progress.clone()
+        self.thread.lock().progress.clone()
     }
 
     /// The continuation without the neurons, once it is computed.
     pub fn switched_off(&self) -> Option<Arc<SwitchedOff>> {
-        self.shared.lock().switched_off.clone()
+        self.thread.lock().switched_off.clone()
     }
 }
 
-/// Changes the result that the window shows.
-type Publish<'a> = dyn FnMut(&dyn Fn(&mut Shared)) + 'a;
-
 /// Computes an explanation in turns lent by the engine, on its workers, with its instruction set
 /// and precision. It passes the turn on between layers, so that answers continue.
-fn explain(
-    engine: &Engine,
-    word: AnsweredWord,
-    proceed: &mut dyn FnMut() -> ControlFlow<()>,
-    publish: &mut Publish<'_>,
-) -> Result<()> {
-    if word.prompt.pictures().next().is_some() {
-        return Err(Error::unsupported("explanation of a word", "an answer about pictures", "answers about text"));
-    }
-    let tokenizer = engine.tokenizer();
-    let context = engine.prompt_tokens(word.prompt, &word.chat)?;
-    let tokens = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?;
+fn explain(engine: &Engine, word: AnsweredWord, work: &SideWork<Shared>) -> Result<()> {
+    let context = engine.prompt_inputs(word.prompt.clone(), &word.chat)?;
+    let tokens = engine.tokenizer().encode(&word.text, EncodeOptions::PLAIN)?;
     let cpu = engine.cpu()?;
-    let parts = WordTokens::new(engine, &cpu, &context, &tokens)?;
     let mut turn = engine.borrow_turn()?;
     let mut between_layers = || match turn.pass_on() {
-        Ok(()) => proceed(),
+        Ok(()) => work.proceed(),
         Err(_) => ControlFlow::Break(()),
     };
+    context.embed(engine.cpu()?, &mut Until(&mut between_layers))?;
+    let parts = WordTokens::new(engine, &cpu, &context, &tokens)?;
     let of = parts.attribution(SEARCHED, &mut between_layers)?;
     let mut neurons = Vec::new();
     for effect in of.neurons.iter().take(LISTED) {
@@ -187,22 +165,22 @@ fn explain(
     engine.stopped().map_or(Ok(()), Err)?;
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
     let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
-    let text = word.text.trim().to_owned();
-    let explained = Arc::new(Explained { word: text, tokens: parts.len(), attribution: of, neurons });
-    publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
+    let explained =
+        Arc::new(Explained { word: word.text.trim().to_owned(), tokens: parts.len(), attribution: of, neurons });
+    work.publish(|shared| shared.progress = ExplanationProgress::Explained(explained));
     let logit = parts.switching_off(&places, &mut between_layers)?;
     // Release the turn, because the continuation is an answer of its own.
     drop(turn);
-    let without = continued(engine, &context, &places, proceed)?;
+    let without = continued(engine, word, &places, &mut || work.proceed())?;
     let switched_off = Arc::new(SwitchedOff { neurons: places, logit, without });
-    publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
+    work.publish(|shared| shared.switched_off = Some(switched_off));
     Ok(())
 }
 
-/// The greedy continuation of `context` without `neurons`.
+/// The greedy continuation before `word` without `neurons`.
 fn continued(
     engine: &Engine,
-    context: &[u32],
+    word: AnsweredWord,
     neurons: &[NeuronIndex],
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<String> {
@@ -210,7 +188,8 @@ fn continued(
         sampling: Sampling::greedy(),
         max_tokens: Some(CONTINUED),
         on_full: ContextPolicy::Shift { keep: 1 },
-        ..Request::new(Prompt::Tokens(context.to_vec()))
+        chat: word.chat,
+        ..Request::new(word.prompt)
     };
     let mut written = String::new();
     write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {

@@ -3,6 +3,8 @@
 //! Later prompts repeat it, so that tokens in the KV cache stay valid and the sources of an answer
 //! are known.
 
+mod ranked_passages;
+
 use serde_json::Value;
 use thermocline_engine::{
     pictures::Picture,
@@ -10,16 +12,14 @@ use thermocline_engine::{
     tokenizer::EncodeOptions,
 };
 
-use super::prompt::chat_turns;
+use self::ranked_passages::RankedPassages;
+use super::{meaning::MeaningSearch, prompt::chat_turns};
 use crate::{
     attachment::prompt::{excerpt, file, kept_for_answer, left_out, unseen, whole, with_lines},
     store::{
-        Attachment, AttachmentId, ChatId, FoundPassage, PassageId, Source, Speaker, Store, StoreError, StoredMessage,
+        Attachment, AttachmentId, ChatId, PassageId, PassageRanking, Source, Speaker, Store, StoreError, StoredMessage,
     },
 };
-
-/// Largest number of passages in one message.
-const MOST_PASSAGES: usize = 16;
 
 /// Approximate tokens that a template adds around a message.
 const AROUND: usize = 8;
@@ -70,6 +70,10 @@ pub struct Measure<'a> {
     count_chat: Box<CountChat<'a>>,
     /// Counts the tokens of a picture; `None` if the model cannot see pictures.
     count_picture: Option<Box<CountPicture<'a>>>,
+    /// Ranks passages by meaning. `None`: words rank them.
+    meaning: Option<&'a MeaningSearch>,
+    /// True if a decision may wait for `meaning`.
+    may_wait: bool,
 }
 
 type CountText<'a> = dyn Fn(&str) -> usize + 'a;
@@ -83,7 +87,8 @@ impl<'a> Measure<'a> {
     pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + Copy + 'a) -> Self {
         let count_chat = move |turns: &[Message]| around(turns, count);
         let (count, count_chat) = (Box::new(count), Box::new(count_chat));
-        Measure { context, model: Some(model), count, count_chat, count_picture: None }
+        let model = Some(model);
+        Measure { context, model, count, count_chat, count_picture: None, meaning: None, may_wait: false }
     }
 
     /// A measure for the model of `engine`, with its [`counting_key`] and the tools given to it.
@@ -102,6 +107,12 @@ impl<'a> Measure<'a> {
         let count = |text: &str| text.len().div_ceil(SERVER_TOKEN);
         let count_picture: Option<Box<CountPicture<'static>>> = Some(Box::new(|_| Some(SERVER_PICTURE)));
         Measure { model: None, count_picture, ..Measure::new(SERVER_CONTEXT, "", count) }
+    }
+
+    /// A measure that lets `meaning` rank passages. A decision waits for their vectors if it
+    /// `may_wait`.
+    pub fn with_meaning(self, meaning: &'a MeaningSearch, may_wait: bool) -> Self {
+        Measure { meaning: Some(meaning), may_wait, ..self }
     }
 
     /// True if the model can see pictures.
@@ -226,6 +237,15 @@ pub fn sources_line(sources: &[Source]) -> String {
     format!("Sources: {}", parts.join("; "))
 }
 
+/// State of the choice of files and passages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PassageDecision {
+    /// It is recorded.
+    Recorded,
+    /// It waits for vectors of these files and of this question.
+    Waits(Vec<AttachmentId>, String),
+}
+
 /// Chooses the files and passages that the model gets with the messages of `path`. Messages with a
 /// recorded choice keep it, except the last one. `system` is the system prompt.
 pub fn decide(
@@ -234,11 +254,11 @@ pub fn decide(
     path: &[&StoredMessage],
     system: &str,
     measure: &Measure<'_>,
-) -> Result<(), StoreError> {
+) -> Result<PassageDecision, StoreError> {
     let files = store.attachments(chat)?;
     let of_path = |file: &&Attachment| path.iter().any(|message| file.message == Some(message.id));
     if !files.iter().any(|file| of_path(&file)) {
-        return Ok(());
+        return Ok(PassageDecision::Recorded);
     }
     let last = path.iter().rposition(|message| message.speaker == Speaker::User);
     let mut long: Vec<AttachmentId> = Vec::new();
@@ -251,16 +271,20 @@ pub fn decide(
             let question =
                 Question { text: &message.content, above: (measure.count_chat)(&above), files: &own, long: &long };
             let parts = question.parts(store, measure)?;
+            if let Some(files) = parts.waits {
+                return Ok(PassageDecision::Waits(files, message.content.clone()));
+            }
             let whole = |part: &FilePart| *part == FilePart::Whole;
             let flags: Vec<(AttachmentId, bool)> =
                 own.iter().zip(&parts.each).map(|(file, part)| (file.id, whole(part))).collect();
             store.set_given(message.id, &flags, &parts.passages)?;
+            store.set_ranking(message.id, &parts.ranking)?;
             long.extend(flags.iter().filter(|(_, whole)| !whole).map(|(id, _)| *id));
         } else {
             long.extend(own.iter().filter(|file| file.whole == Some(false)).map(|file| file.id));
         }
     }
-    Ok(())
+    Ok(PassageDecision::Recorded)
 }
 
 /// How much of a file the model gets.
@@ -285,6 +309,11 @@ pub struct FileParts {
     pub passages: Vec<PassageId>,
     /// Tokens of all files and passages together.
     pub tokens: usize,
+    /// How the passages were ranked.
+    pub ranking: PassageRanking,
+    /// Files whose vectors, or the question's vector, are being computed. The passages are then
+    /// unknown.
+    pub waits: Option<Vec<AttachmentId>>,
 }
 
 /// A message with files, or with files in earlier messages.
@@ -311,7 +340,11 @@ impl Question<'_> {
         let taken: usize = tokens.iter().zip(&fits).filter(|(_, fits)| **fits).map(|(n, _)| with_lines(*n)).sum();
         let own = self.files.iter().zip(&fits).filter(|(_, fits)| !**fits).map(|(file, _)| file.id);
         let long: Vec<AttachmentId> = self.long.iter().copied().chain(own).collect();
-        let found = passages(store, &long, self.text, room.saturating_sub(taken), measure)?;
+        let Some(RankedPassages { found, ranking }) =
+            RankedPassages::that_fit(store, &long, self.text, room.saturating_sub(taken), measure)?
+        else {
+            return Ok(FileParts { waits: Some(long), ..FileParts::default() });
+        };
         let part = |((file, fits), tokens): ((&&Attachment, &bool), &usize)| match fits {
             true => FilePart::Whole,
             false if *tokens == UNSEEN => FilePart::Unseen,
@@ -322,33 +355,10 @@ impl Question<'_> {
             each: self.files.iter().zip(&fits).zip(&tokens).map(part).collect(),
             passages: found.iter().map(|found| found.id).collect(),
             tokens: taken + found.iter().map(|found| with_lines((measure.count)(&found.passage.text))).sum::<usize>(),
+            ranking,
+            waits: None,
         })
     }
-}
-
-/// The passages of `files` that fit `question` best and fit into half of `room` tokens. The first
-/// passage may use all of `room`.
-fn passages(
-    store: &Store,
-    files: &[AttachmentId],
-    question: &str,
-    room: usize,
-    measure: &Measure<'_>,
-) -> Result<Vec<FoundPassage>, StoreError> {
-    if files.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut found = store.find_passages(files, question, MOST_PASSAGES)?;
-    let (mut left, mut first) = (room / 2, true);
-    found.retain(|found| {
-        let tokens = with_lines((measure.count)(&found.passage.text));
-        let fits = tokens <= left || (first && tokens <= room);
-        if fits {
-            (left, first) = (left.saturating_sub(tokens), false);
-        }
-        fits
-    });
-    Ok(found)
 }
 
 #[cfg(test)]

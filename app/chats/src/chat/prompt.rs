@@ -5,8 +5,6 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
-    Error,
-    pictures::Picture,
     session::{ChatOptions, ContextPolicy, Message, Prompt, Request, Role},
     tokenizer::reasoning::transcript::Thoughts,
 };
@@ -14,7 +12,7 @@ use thermocline_engine::{
 use crate::{
     chat::{
         SamplingOverrides,
-        given::{self, Measure, MessageContent},
+        given::{self, Measure, MessageContent, PassageDecision},
     },
     store::{ChatId, MessageId, Speaker, Store, StoreError, StoredMessage, ToolCall},
 };
@@ -34,19 +32,27 @@ pub(super) struct ChatPrompt {
 }
 
 impl ChatPrompt {
-    /// Reads the prompt of message `id`, and chooses the parts of attached files that the model
-    /// gets. The error is a sentence.
-    pub fn read(store: &mut Store, chat: ChatId, id: MessageId, measure: &Measure<'_>) -> Result<Self, String> {
-        let read = |error: StoreError| error.to_string();
-        let about = store.chat(chat).map_err(read)?;
-        let own = store.message(id).ok();
-        // An answer that is continued keeps its files and passages.
-        if own.as_ref().is_none_or(|message| message.content.is_empty()) {
-            let messages = store.messages(chat).map_err(read)?;
-            given::decide(store, chat, &above(&messages, id), &about.system_prompt, measure).map_err(read)?;
+    /// Chooses the parts of attached files that the model gets for message `id`. An answer that is
+    /// continued keeps its files and passages.
+    pub fn decide(
+        store: &mut Store,
+        chat: ChatId,
+        id: MessageId,
+        measure: &Measure<'_>,
+    ) -> Result<PassageDecision, StoreError> {
+        if store.message(id).is_ok_and(|message| !message.content.is_empty()) {
+            return Ok(PassageDecision::Recorded);
         }
+        let (about, messages) = (store.chat(chat)?, store.messages(chat)?);
+        given::decide(store, chat, &above(&messages, id), &about.system_prompt, measure)
+    }
+
+    /// Reads the prompt of message `id` for a model that can see pictures or that cannot, with the
+    /// recorded parts of files.
+    pub fn read(store: &Store, chat: ChatId, id: MessageId, sees_pictures: bool) -> Result<Self, StoreError> {
+        let (about, own) = (store.chat(chat)?, store.message(id).ok());
         Ok(ChatPrompt {
-            turns: turns_before(store, chat, id, measure.sees_pictures()).map_err(read)?,
+            turns: turns_before(store, chat, id, sees_pictures)?,
             partial_answer: own.as_ref().map_or_else(String::new, |message| message.content.clone()),
             version: own.as_ref().map_or(1, |message| message.version.0),
             choices: SamplingOverrides::from_json(about.sampling.as_deref()),
@@ -85,12 +91,9 @@ impl ChatPrompt {
 
     /// The request to a server for its model `name`. Beside the messages it sends only settings
     /// that the user changed. It leaves out the thoughts of earlier answers.
-    ///
-    /// # Errors
-    /// The errors of [`Picture::file`].
-    pub fn remote_request(self, name: &str) -> Result<RemoteRequest, Error> {
-        let mut request =
-            RemoteRequest { model: name.to_owned(), tools: self.tools.clone(), ..RemoteRequest::default() };
+    pub fn remote_request(self, name: &str) -> RemoteRequest {
+        let mut request = RemoteRequest::new(name);
+        request.tools.clone_from(&self.tools);
         let choices = &self.choices;
         request.set("temperature", choices.temperature.map(exact));
         request.set("top_p", choices.top_p.map(exact));
@@ -100,18 +103,17 @@ impl ChatPrompt {
         request.set("dry_multiplier", choices.dry_multiplier.map(exact));
         request.set("seed", self.seed());
         request.set("max_tokens", choices.max_tokens);
-        for turn in &self.turns {
+        for turn in self.turns {
             let content = if turn.role == Role::Assistant { said(&turn.content) } else { &turn.content };
-            let pictures = turn.pictures.iter().map(Picture::file).collect::<Result<Vec<_>, _>>()?;
-            request.push_with_pictures(turn.role.name(), content, &pictures);
+            request.push_with_pictures(turn.role.name(), content, turn.pictures);
             if let Some(Value::Object(message)) = request.messages.last_mut() {
-                message.extend(turn.fields.clone());
+                message.extend(turn.fields);
             }
         }
         if !said(&self.partial_answer).is_empty() {
             request.push("assistant", said(&self.partial_answer));
         }
-        Ok(request)
+        request
     }
 }
 
@@ -130,6 +132,19 @@ pub fn prompt_before(
     let own = store.message(id).ok();
     let partial_answer = own.as_ref().and_then(|message| message.content.get(..partial_len)).unwrap_or_default();
     Ok(prompt(turns_before(store, chat, id, sees_pictures)?, partial_answer))
+}
+
+/// The prompt of an answer to message `id`, for a model that can see pictures or that cannot.
+///
+/// # Errors
+/// The store's error.
+pub fn prompt_through(store: &Store, chat: ChatId, id: MessageId, sees_pictures: bool) -> Result<Prompt, StoreError> {
+    let (about, own) = (store.chat(chat)?, store.message(id)?);
+    let all = store.messages(chat)?;
+    let mut through = above(&all, id);
+    through.push(&own);
+    let contents = given::contents(store, chat, &through, sees_pictures)?;
+    Ok(Prompt::Chat(chat_turns(&about.system_prompt, &through, contents)))
 }
 
 /// The prompt for an answer to `turns`, or for the rest of `partial_answer`.
@@ -233,9 +248,9 @@ mod tests {
         store.set_chat_sampling(chat, Some(r#"{"temperature": 0.7, "seed": 5}"#)).unwrap();
         let first = store.add_message(chat, None, &NewMessage::user("Hi")).unwrap();
         let answer = store.add_message(chat, Some(first), &NewMessage::user("x")).unwrap();
-        let prompt = ChatPrompt::read(&mut store, chat, answer, &Measure::server()).unwrap();
+        let prompt = ChatPrompt::read(&store, chat, answer, true).unwrap();
         let partial_answer = "<think>\nhm\n</think>\n\nOnce".to_owned();
-        let request = ChatPrompt { partial_answer, version: 3, ..prompt }.remote_request("m").unwrap();
+        let request = ChatPrompt { partial_answer, version: 3, ..prompt }.remote_request("m");
         let message = |role: &str, content: &str| json!({ "role": role, "content": content });
         assert_eq!(
             request.messages,
@@ -256,8 +271,7 @@ mod tests {
         let result = ToolResult { call: call("a"), outcome: ToolOutcome::Done, server: None };
         let result = store.add_tool_result(chat, answer, &result, "noon").unwrap();
         let last = store.add_message(chat, Some(result), &NewMessage::user("x")).unwrap();
-        let request =
-            ChatPrompt::read(&mut store, chat, last, &Measure::server()).unwrap().remote_request("m").unwrap().messages;
+        let request = ChatPrompt::read(&store, chat, last, true).unwrap().remote_request("m").messages;
         let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "clock", "arguments": "{\"a\": 1}" } });
         let want = [
             json!({ "role": "user", "content": "Hi" }),

@@ -117,6 +117,7 @@ pub fn read(bytes: &[u8], shape: &NeuronShape, n_vocab: usize) -> Vec<TokenTrace
         TokenTrace {
             index: index as u64,
             token: values[0],
+            patch: None,
             session: u64::MAX,
             position: values[1] as usize,
             decoded: values[2] == 1,

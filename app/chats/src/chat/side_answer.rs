@@ -107,12 +107,15 @@ fn settle(
 }
 
 /// An engine for the model without `neurons`, on the workers of `engine`, with a context for this
-/// request alone. It counts no firings and adapts nothing.
+/// request alone. It counts no firings and adapts nothing. The size of a picture depends on the
+/// context, which is then that of `engine`.
 fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Result<Engine> {
     let prompt = engine.prompt_tokens(request.prompt.clone(), &request.chat)?.len();
     let wanted = prompt.saturating_add(request.max_tokens.unwrap_or(usize::MAX)).saturating_add(1);
+    let sees = request.prompt.pictures().next().is_some();
     let options = EngineOptions {
-        context: Some(wanted.min(engine.context())),
+        context: Some(if sees { engine.context() } else { wanted.min(engine.context()) }),
+        mmproj: engine.tower().filter(|_| sees).map(|tower| tower.checkpoint.path.clone()),
         kv_type: engine.kv_type(),
         device: DeviceChoice::Cpu,
         sparsity: engine.sparsity().asked,

@@ -259,6 +259,7 @@ mod tests {
         let token = |token| TokenTrace {
             index: 0,
             token,
+            patch: None,
             session: 0,
             position: 0,
             decoded: true,

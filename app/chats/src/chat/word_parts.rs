@@ -7,7 +7,8 @@ use thermocline_engine::{
     cpu::Cpu,
     eval::{Attribution, NeuronEffect, SwitchingOff, attribution, switching_off},
     model::NeuronIndex,
-    session::Engine,
+    runtime::{CallInputs, PlacedPicture},
+    session::{Engine, PromptInputs},
 };
 
 /// Largest number of explained tokens of a word. The model reads the text before the word once for
@@ -23,19 +24,22 @@ pub(super) struct WordTokens<'a> {
     all: Vec<u32>,
     /// Number of tokens before the word.
     before: usize,
+    /// The pictures of the text before the word.
+    pictures: Vec<PlacedPicture<'a>>,
 }
 
 impl<'a> WordTokens<'a> {
-    /// The tokens of `word` after those of `context`.
+    /// The tokens of `word` after those of `context`, whose pictures are computed.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a word without tokens.
-    pub fn new(engine: &'a Engine, cpu: &'a Cpu, context: &[u32], word: &[u32]) -> Result<Self> {
+    pub fn new(engine: &'a Engine, cpu: &'a Cpu, context: &'a PromptInputs, word: &[u32]) -> Result<Self> {
         if word.is_empty() {
             return Err(Error::invalid("word", "at least one token", "none"));
         }
-        let all = [context, &word[..word.len().min(MOST_TOKENS)]].concat();
-        Ok(WordTokens { engine, cpu, all, before: context.len() })
+        let (tokens, pictures) = (context.tokens(), context.placed()?);
+        let all = [tokens, &word[..word.len().min(MOST_TOKENS)]].concat();
+        Ok(WordTokens { engine, cpu, all, before: tokens.len(), pictures })
     }
 
     /// Number of explained tokens of the word.
@@ -44,8 +48,9 @@ impl<'a> WordTokens<'a> {
     }
 
     /// Each token of the word, with all tokens before it.
-    fn each(&self) -> impl Iterator<Item = (&[u32], u32)> {
-        (self.before..self.all.len()).map(|at| (&self.all[..at], self.all[at]))
+    fn each(&self) -> impl Iterator<Item = (CallInputs<'_>, u32)> {
+        let inputs = |at| CallInputs::with_pictures(&self.all[..at], &self.pictures);
+        (self.before..self.all.len()).map(move |at| (inputs(at), self.all[at]))
     }
 
     /// The parts of the word's logits, with the `top` neurons of the largest effects on each token.
@@ -108,7 +113,11 @@ fn sum(one: Attribution, other: Attribution) -> Attribution {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::{cpu::CpuOptions, session::EngineOptions, tokenizer::EncodeOptions};
+    use thermocline_engine::{
+        cpu::CpuOptions,
+        session::{ChatOptions, EngineOptions, Prompt},
+        tokenizer::EncodeOptions,
+    };
 
     use super::*;
     use thermocline_host::library::ModelId;
@@ -123,7 +132,8 @@ mod tests {
         let tokens = encode(" xylophone");
         assert!(tokens.len() > 1, "{tokens:?}");
         let go = &mut || ControlFlow::Continue(());
-        let word = WordTokens::new(&engine, &cpu, &context, &tokens).unwrap();
+        let inputs = engine.prompt_inputs(Prompt::Tokens(context.clone()), &ChatOptions::default()).unwrap();
+        let word = WordTokens::new(&engine, &cpu, &inputs, &tokens).unwrap();
         let of = word.attribution(50, go).unwrap();
         let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-3 * (1.0 + b.abs()), "{a} is not {b}");
         near(of.layers.iter().sum::<f32>() + of.residual, of.logit);
@@ -143,9 +153,9 @@ mod tests {
         near(off.falls.iter().sum(), off.whole - off.without);
 
         // The parts of a one-token word are the parts of its token.
-        let one = WordTokens::new(&engine, &cpu, &context, &tokens[..1]).unwrap();
+        let one = WordTokens::new(&engine, &cpu, &inputs, &tokens[..1]).unwrap();
         let same = attribution(engine.model(), &cpu, &context, tokens[0], 50, go).unwrap();
         assert_eq!((one.attribution(50, go).unwrap(), one.len()), (same, 1));
-        assert!(WordTokens::new(&engine, &cpu, &context, &[]).is_err());
+        assert!(WordTokens::new(&engine, &cpu, &inputs, &[]).is_err());
     }
 }

@@ -10,7 +10,8 @@
 //! - [`search`] is full-text search, and [`import_export`] reads and writes files for people and
 //!   other programs.
 //! - [`attachment`] keeps attached files, [`passage`] finds the passages of their text that fit a
-//!   question, and [`picture`] keeps pictures.
+//!   question, [`passage_vector`] finds passages with the same meaning, and [`picture`] keeps
+//!   pictures.
 //! - [`neuron_word`] keeps the words at which neurons fired, if the user wants that.
 //! - [`news`] watches for changes by other windows on a separate thread.
 
@@ -25,6 +26,7 @@ mod neuron_word;
 mod news;
 mod other_instances;
 mod passage;
+mod passage_vector;
 mod picture;
 mod preset;
 mod recovery;
@@ -50,7 +52,8 @@ pub use neuron_word::{KeptWord, MOST_ROWS, MOST_WORDS};
 use news::{NewsWatch, data_version};
 use other_instances::InstanceLock;
 pub use passage::{FoundPassage, PassageId};
-use picture::DecodedPictures;
+pub use passage_vector::PassageRanking;
+use picture::KnownPictures;
 pub use preset::{Preset, PresetId};
 pub use recovery::RecoveryReport;
 use rusqlite::{Connection, OpenFlags, Params, Row, Transaction, TransactionBehavior};
@@ -82,7 +85,7 @@ pub struct Store {
     db: Connection,
     path: PathBuf,
     instances: Option<InstanceLock>,
-    decoded: DecodedPictures,
+    known_pictures: KnownPictures,
 }
 
 /// A version of the file, valid while `changes` stays the same.
@@ -161,7 +164,7 @@ impl Store {
             db,
             path: path.to_owned(),
             instances: None,
-            decoded: DecodedPictures::default(),
+            known_pictures: KnownPictures::default(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The pictures among attached files. The store keeps their files, and the latest decoded pictures
-//! stay in memory, because every count of a chat's tokens needs them.
+//! The pictures among attached files. The store keeps their files. Pixels are decoded by whoever
+//! computes a picture, never here: the window reads chats on the thread that draws.
 
 use std::cell::RefCell;
 
@@ -12,28 +12,27 @@ use super::{
     rows,
 };
 
-/// Most bytes of decoded pixels in memory.
-const MOST_PIXELS: usize = 256 << 20;
+/// Most bytes of files in memory, with the bare files that were sent to servers.
+const MOST_BYTES: usize = 256 << 20;
 
-/// The latest decoded pictures, the oldest first.
+/// The pictures that were read latest, the oldest first. They remember their hashes, so that
+/// later turns of a chat decode no picture again.
 #[derive(Debug, Default)]
-pub(super) struct DecodedPictures(RefCell<Vec<Picture>>);
+pub(super) struct KnownPictures(RefCell<Vec<Picture>>);
 
-impl DecodedPictures {
+impl KnownPictures {
     /// The picture of a file; `None` if the file is damaged.
-    fn decode(&self, file: &[u8]) -> Option<Picture> {
+    fn picture(&self, file: &[u8]) -> Option<Picture> {
         let mut known = self.0.borrow_mut();
         let is_of = |picture: &Picture| picture.file().is_ok_and(|it| *it.bytes == *file);
-        if let Some(at) = known.iter().position(is_of) {
-            let picture = known.remove(at);
-            known.push(picture.clone());
-            return Some(picture);
-        }
-        let picture = Picture::decode(file).inspect_err(|error| tracing::warn!(%error, "a stored picture")).ok()?;
+        let found = known.iter().position(is_of).map(|at| known.remove(at));
+        let read = || Picture::deferred(file).inspect_err(|error| tracing::warn!(%error, "a stored picture")).ok();
+        let picture = found.or_else(read)?;
         known.push(picture.clone());
-        let mut bytes: usize = known.iter().map(|picture| picture.rgb().len()).sum();
-        while bytes > MOST_PIXELS && known.len() > 1 {
-            bytes -= known.remove(0).rgb().len();
+        let mut held: usize = known.iter().map(Picture::held_bytes).sum();
+        while held > MOST_BYTES && known.len() > 1 {
+            // Another thread may have added the bare file meanwhile.
+            held = held.saturating_sub(known.remove(0).held_bytes());
         }
         Some(picture)
     }
@@ -53,9 +52,10 @@ impl Store {
         rows(&self.db, "reading a picture", sql, [id.0], |row| row.get(0))
     }
 
-    /// The pictures of an attachment, without those whose files are damaged.
+    /// The pictures of an attachment, not decoded yet, without those whose files have damaged
+    /// headers.
     pub fn pictures(&self, id: AttachmentId) -> Result<Vec<Picture>, StoreError> {
-        Ok(self.picture_files(id)?.iter().filter_map(|file| self.decoded.decode(file)).collect())
+        Ok(self.picture_files(id)?.iter().filter_map(|file| self.known_pictures.picture(file)).collect())
     }
 }
 
@@ -93,6 +93,11 @@ mod tests {
         let id = attached(&mut store, chat, 1);
         store.db.execute("UPDATE picture SET file = x'0102'", []).unwrap();
         assert_eq!(store.pictures(id).unwrap(), []);
+        // Damage behind the header is found by whoever decodes the pixels.
+        let file = picture(1).file().unwrap().bytes;
+        store.db.execute("UPDATE picture SET file = ?1", [&file[..file.len() - 20]]).unwrap();
+        let read = store.pictures(id).unwrap();
+        assert!(read[0].width() == 4 && read[0].rgb().is_err());
         let text = Document::read("a.txt".to_owned(), DocumentKind::Text, b"words").unwrap();
         let id = store.attach(chat, &text).unwrap();
         assert_eq!(store.pictures(id).unwrap(), []);

@@ -7,12 +7,13 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::{OperationContext, StoreError};
 
 /// Migration `n` turns version `n` into version `n + 1`.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     include_str!("migrations/1.sql"),
     include_str!("migrations/2.sql"),
     include_str!("migrations/3.sql"),
     include_str!("migrations/4.sql"),
     include_str!("migrations/5.sql"),
+    include_str!("migrations/6.sql"),
 ];
 
 /// Migrates the file to the current version. Each migration is one transaction.
@@ -59,7 +60,7 @@ mod tests {
         drop(db);
         let before = std::fs::read(&path).unwrap();
         let error = Store::open(&path).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 99, known: 5, .. }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 99, known: 6, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 

@@ -1,7 +1,11 @@
 //! A running generation, here or on a server, and its collected events.
 
 use std::{
-    sync::{Arc, mpsc::Receiver},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::Receiver,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -13,6 +17,7 @@ use thermocline_engine::{
     tokenizer::reasoning::AnswerPart,
 };
 
+use super::session_start::SessionStart;
 use crate::remote::{
     Cancel, FinishReason, RemoteClient, RemoteError, RemoteEvent, RemoteRequest, RemoteToolCall, RemoteUsage,
 };
@@ -89,6 +94,8 @@ enum AnswerSource {
 struct EventCollector {
     collected: Mutex<CollectedEvents>,
     ended: Condvar,
+    /// `true` when the answer was stopped, perhaps before its session has got the request.
+    stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -111,10 +118,10 @@ impl EventCollector {
 impl Answer {
     /// Starts a generation. A separate thread calls `notify` whenever there is a new update.
     pub fn start(notify: impl Fn() + Send + 'static, session: Arc<Session>, request: Request) -> Self {
-        let received = session.generate(request);
+        let start = SessionStart::new(&session, request);
         let events = Arc::<EventCollector>::default();
         let collector = Arc::clone(&events);
-        let work = move || collect(&received, &collector, &notify);
+        let work = move || collect(&start.events(&collector.stopped), &collector, &notify);
         if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(work) {
             session.cancel();
             events.end(AnswerEnd::Failed(Error::Stopped(format!("the answer could not start: {error}"))), &|| ());
@@ -146,7 +153,10 @@ impl Answer {
     /// Cancels the generation after the current token. The text stays.
     pub fn stop(&self) {
         match &self.source {
-            AnswerSource::Session(session) => session.cancel(),
+            AnswerSource::Session(session) => {
+                self.events.stopped.store(true, SeqCst);
+                session.cancel();
+            }
             AnswerSource::Server(cancel) => cancel.cancel(),
         }
     }
@@ -349,7 +359,7 @@ mod tests {
             let _ = stream.write_all(end.as_bytes());
         });
         let client = RemoteClient::new(server, None, RemoteTimeouts { connect: PATIENCE, silence: PATIENCE });
-        let mut request = RemoteRequest { model: "m".to_owned(), ..RemoteRequest::default() };
+        let mut request = RemoteRequest::new("m");
         request.push("user", "Hello!");
         let answer = Answer::start_remote(|| (), client, request);
         let mut generated = 0;

@@ -215,7 +215,8 @@ impl EngineHandle {
         }
         let engine = Engine::from_model(opened, options)?;
         // If the calibration fails, speeds are unknown until an answer measures them.
-        if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
+        let calibration = CalibrationOptions { effort: memory::measure_effort(), ..CalibrationOptions::default() };
+        if measure && let Err(error) = engine.measure_when_idle(calibration, busy) {
             tracing::warn!(%error, "this machine could not be measured");
         }
         Ok(engine)

@@ -6,6 +6,7 @@
 mod answer;
 mod error_message;
 mod handle;
+mod session_start;
 
 pub use answer::{Answer, AnswerEnd, AnswerUpdate, BATCH_INTERVAL, EndSignal};
 pub use error_message::{error_message, without_folder};

@@ -130,6 +130,8 @@ pub struct ModelCard {
     pub neuron_major: bool,
     /// `true` if the model has a chat template.
     pub chats: bool,
+    /// `true` if the model turns texts into vectors and generates no text.
+    pub embeds: bool,
     /// Hash of its tokens, equal for models with the same tokens. `None` without a usable
     /// tokenizer.
     pub tokens: Option<u64>,
@@ -187,6 +189,7 @@ impl ModelCard {
             predicted: with_ffn().all(|layer| layer.predictor.is_some()),
             neuron_major,
             chats: has_template(checkpoint),
+            embeds: embeds(&model),
             tokens: Tokenizer::from_checkpoint(checkpoint).ok().map(|tokenizer| tokenizer.hash_of_tokens()),
         })
     }
@@ -211,6 +214,11 @@ fn has_template(checkpoint: &Checkpoint) -> bool {
         TokenizerSource::HuggingFace { tokenizer_config, .. } => tokenizer_config.get("chat_template"),
     };
     of_folder.is_some() || checkpoint.metadata.get("tokenizer.chat_template").is_some()
+}
+
+/// `true` if the model turns texts into vectors and generates no text. A reranker does not.
+pub fn embeds(model: &Model) -> bool {
+    model.config.embeds_only() && model.weights.embedding_head.classifier.is_none()
 }
 
 /// `true` if every layer with an FFN has firing frequencies, a predictor or an activation
@@ -246,7 +254,7 @@ mod tests {
         assert_eq!((id.to_string(), ModelId::from_key(&id.key())), ("mixtral".to_owned(), id.clone()));
         let card = ModelCard::read(&id).unwrap();
         assert_eq!((card.experts, card.container, card.neurons), (Some((4, 2)), "Hugging Face", 160));
-        assert!(card.is_at(&path));
+        assert!(card.is_at(&path) && !card.embeds);
         let of = |name: &str| ModelCard::read(&ModelId::Path(path.with_file_name(name))).unwrap();
         let small = of("llama-relu");
         assert!(small.drafts_for(&of("llama-relu-256")) && !small.drafts_for(&small));

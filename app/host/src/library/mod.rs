@@ -6,5 +6,5 @@ mod card;
 mod scan;
 
 pub use assistant_card::AssistantCard;
-pub use card::{ModelCard, ModelId, is_prepared};
+pub use card::{ModelCard, ModelId, embeds, is_prepared};
 pub use scan::{FoundModel, scan};

@@ -111,10 +111,10 @@ impl RemoteClient {
         show: &mut dyn FnMut(RemoteEvent<'_>),
     ) -> Result<RemoteAnswer, RemoteError> {
         let silence = self.timeouts.silence.as_secs();
+        let body = request.body().map_err(|error| RemoteError::Picture(error.to_string()))?;
         let post = self.authorized(agent.post(self.server.endpoint("/chat/completions")));
         let post = post.header("Content-Type", "application/json").header("Accept", "text/event-stream");
-        let response =
-            post.send(request.body().to_string()).map_err(|error| of_transport(&self.server, &error, silence))?;
+        let response = post.send(body.to_string()).map_err(|error| of_transport(&self.server, &error, silence))?;
         let mut response = self.successful(response)?;
         let mut reader = RemoteAnswerReader::new(&self.server, self.key.as_ref());
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();

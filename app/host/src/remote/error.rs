@@ -68,6 +68,9 @@ pub enum RemoteError {
         /// Host and port.
         server: String,
     },
+    /// A picture of the request cannot be encoded.
+    #[error("the request has a picture that cannot be sent: {0}")]
+    Picture(String),
     /// The user cancelled.
     #[error("cancelled")]
     Cancelled,

@@ -26,7 +26,7 @@ pub use error::RemoteError;
 pub use key::SecretKey;
 pub use key_store::{KeyError, KeyPlace, KeyStore};
 pub use model::RemoteModel;
-pub use request::RemoteRequest;
+pub use request::{RemoteRequest, picture_part};
 
 #[cfg(test)]
 pub mod tests;

@@ -27,7 +27,7 @@ fn impatient(server: ServerAddress, silence: Duration) -> RemoteClient {
 }
 
 fn asked() -> RemoteRequest {
-    let mut request = RemoteRequest { model: "m".to_owned(), ..RemoteRequest::default() };
+    let mut request = RemoteRequest::new("m");
     request.push("user", "Hello!");
     request
 }

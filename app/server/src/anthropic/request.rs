@@ -13,7 +13,7 @@ use crate::{
     error::ApiError,
     fields::{FieldLimit, Hint, Ignored, LenientField, TextOr, each, invalid, missing, parse_fields, read_fields},
     request::RequestedAnswer,
-    request_message::chat_prompt,
+    request_message::{ReadRules, chat_prompt},
     sampling_fields::{read_stop, set},
 };
 use thermocline_host::units::Limit;
@@ -70,13 +70,14 @@ struct CallChoice {
 
 /// Reads a request. Missing fields have the values of `defaults`. `max_tokens` may be missing if
 /// the request only counts tokens. A field that the server cannot honour is refused by name. If
-/// `strict`, hints are refused too.
+/// strict, hints are refused too.
 pub fn read_message_request(
     body: &[u8],
     defaults: &Request,
     only_counts: bool,
-    strict: bool,
+    rules: ReadRules,
 ) -> Result<RequestedAnswer, ApiError> {
+    let strict = rules.strict;
     let (body, fields): (MessageBody, AnswerFields) = parse_fields(body, strict)?;
     let mut asked = RequestedAnswer::new(Vec::new(), defaults);
     match body.max_tokens.map(|it| it.0) {
@@ -95,7 +96,7 @@ pub fn read_message_request(
     }
     let list = body.messages.ok_or_else(|| missing("messages", "at least one message"))?;
     each(list, "messages", |_, message| message.read(&mut messages))?;
-    asked.prompts.push(chat_prompt(messages, false)?);
+    asked.prompts.push(chat_prompt(messages, false, rules.fetch)?);
     asked.tools =
         each(body.tools.unwrap_or_default(), "tools", |at, tool| read_tool(&tool, format!("tools[{at}]"), strict))?;
     asked.tool_choice = body.tool_choice.map_or(Ok(ToolChoice::Auto), CallChoice::read)?;
@@ -137,7 +138,8 @@ mod tests {
 
     fn read(body: &Value) -> Result<RequestedAnswer, String> {
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        read_message_request(body.to_string().as_bytes(), &defaults, false, false).map_err(|error| error.message)
+        read_message_request(body.to_string().as_bytes(), &defaults, false, ReadRules::default())
+            .map_err(|error| error.message)
     }
 
     fn message(role: Role, content: &str, fields: Value) -> Message {
@@ -215,7 +217,8 @@ mod tests {
         let by_old_name = read(&old).unwrap().grammar.unwrap();
         assert_eq!((&*by_old_name.field, by_old_name.grammar), ("output_format", grammar.grammar));
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        assert!(read_message_request(old.to_string().as_bytes(), &defaults, false, true).is_err());
+        let strict = ReadRules { strict: true, ..ReadRules::default() };
+        assert!(read_message_request(old.to_string().as_bytes(), &defaults, false, strict).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
     error::ApiError,
     fields::{FieldLimit, Ignored, TextOr, accept_only, each, invalid, parse_fields},
     openai::{CallObject, TextPart, read_tools},
+    picture_fetch::PictureFetch,
     request::RequestedAnswer,
     request_message::{ROLES, RequestMessage, chat_prompt, role_of},
     sampling_fields::{SamplingFields, set},
@@ -108,19 +109,23 @@ impl TryFrom<Value> for Think {
 }
 
 /// Reads a body of `/api/chat`. `None` for a request without messages, which only loads the model.
-pub fn read_chat(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
+pub fn read_chat(body: &[u8], defaults: &Request, fetch: PictureFetch) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, chat): (CommonFields, OllamaChatFields) = parse_fields(body, false)?;
     let messages = each(chat.messages.unwrap_or_default(), "messages", |_, message| message.read())?;
     let mut asked = common.read(defaults)?;
     asked.tools = read_tools(chat.tools)?;
     let empty = messages.is_empty();
-    asked.prompts.push(chat_prompt(messages, false)?);
+    asked.prompts.push(chat_prompt(messages, false, fetch)?);
     Ok((!empty).then_some(asked))
 }
 
 /// Reads a body of `/api/generate`: a chat of one message or, with `raw`, a text to continue.
 /// `None` for a request without a prompt, which only loads the model.
-pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
+pub fn read_generate(
+    body: &[u8],
+    defaults: &Request,
+    fetch: PictureFetch,
+) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, fields): (CommonFields, GenerateFields) = parse_fields(body, false)?;
     accept_only(fields.template.as_ref(), "template", &[json!("")])?;
     let mut asked = common.read(defaults)?;
@@ -141,7 +146,7 @@ pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<Requested
         let system = system.map(|text| RequestMessage::new(Role::System, text));
         let pictures = fields.images.unwrap_or_default();
         let user = RequestMessage { pictures, ..RequestMessage::new(Role::User, prompt) };
-        asked.prompts.push(chat_prompt(system.into_iter().chain([user]), false)?);
+        asked.prompts.push(chat_prompt(system.into_iter().chain([user]).collect(), false, fetch)?);
     }
     Ok((!empty).then_some(asked))
 }
@@ -213,10 +218,10 @@ mod tests {
 
     use super::*;
 
-    type BodyReader = fn(&[u8], &Request) -> Result<Option<RequestedAnswer>, ApiError>;
+    type BodyReader = fn(&[u8], &Request, PictureFetch) -> Result<Option<RequestedAnswer>, ApiError>;
 
     fn read(read: BodyReader, body: &Value) -> Result<Option<RequestedAnswer>, ApiError> {
-        read(body.to_string().as_bytes(), &Request::new(Prompt::Tokens(Vec::new())))
+        read(body.to_string().as_bytes(), &Request::new(Prompt::Tokens(Vec::new())), PictureFetch::default())
     }
 
     #[test]

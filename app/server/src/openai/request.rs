@@ -15,7 +15,7 @@ use crate::{
     error::ApiError,
     fields::{FieldLimit, Hint, Ignored, accept_only, parse_fields},
     request::{ChoiceFields, RequestedAnswer},
-    request_message::chat_prompt,
+    request_message::{ReadRules, chat_prompt},
     sampling_fields::{SamplingFields, set},
 };
 use thermocline_host::units::Limit;
@@ -108,25 +108,26 @@ impl TryFrom<Value> for LogitBias {
 }
 
 /// Reads the body of a request to `endpoint`. Missing fields have the values of `defaults`. A field
-/// that the server cannot honour is refused by name. If `strict`, other servers' fields are refused
+/// that the server cannot honour is refused by name. If strict, other servers' fields are refused
 /// too.
 pub fn read_request(
     endpoint: Endpoint,
     body: &[u8],
     defaults: &Request,
-    strict: bool,
+    rules: ReadRules,
 ) -> Result<RequestedAnswer, ApiError> {
     match endpoint {
-        Endpoint::Chat => read_chat(body, defaults, strict),
-        Endpoint::Completion => read_text(body, defaults, strict),
+        Endpoint::Chat => read_chat(body, defaults, rules),
+        Endpoint::Completion => read_text(body, defaults, rules.strict),
     }
 }
 
-fn read_chat(body: &[u8], defaults: &Request, strict: bool) -> Result<RequestedAnswer, ApiError> {
+fn read_chat(body: &[u8], defaults: &Request, rules: ReadRules) -> Result<RequestedAnswer, ApiError> {
+    let strict = rules.strict;
     let (body, chat, sampling, mut tools, grammar, reasoning): ChatBody = parse_fields(body, strict)?;
     let choices = chat_choices(body.n, chat.logprobs, chat.top_logprobs)?;
     let mut asked = RequestedAnswer::new(Vec::new(), defaults);
-    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict)?);
+    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict, rules.fetch)?);
     asked.thoughts = reasoning.thoughts()?;
     asked.tools = tools.tools()?;
     asked.tool_choice = tools.choice()?;

@@ -20,6 +20,7 @@ pub const HELP: &str = "\
 /adaptive on   move neurons that fire often into VRAM while generating; `off` stops this
 /stats         show the statistics of the last answer
 /save FILE     write the conversation to a new file: JSON if it ends in .json, else Markdown
+/load FILE     go on with a conversation that /save or the window has written
 /quit          leave (also Ctrl-D, or Ctrl-C twice)
 
 To write several lines, end a line with \\, or put \"\"\" before the first line and after the last.
@@ -45,6 +46,7 @@ pub enum ChatCommand {
     Adaptive(Option<bool>),
     Stats,
     Save(PathBuf),
+    Load(PathBuf),
     Quit,
 }
 
@@ -65,6 +67,8 @@ impl ChatCommand {
             "image" => return Ok(Some(ChatCommand::Image(rest.into()))),
             "save" if rest.is_empty() => return Err("/save needs the name of a file".to_owned()),
             "save" => return Ok(Some(ChatCommand::Save(rest.into()))),
+            "load" if rest.is_empty() => return Err("/load needs the name of a file".to_owned()),
+            "load" => return Ok(Some(ChatCommand::Load(rest.into()))),
             "help" | "?" => ChatCommand::Help,
             "reset" => ChatCommand::Reset,
             "regenerate" => ChatCommand::Regenerate,
@@ -106,6 +110,7 @@ mod tests {
         assert_eq!(ChatCommand::parse("/system  Be brief. "), Ok(Some(ChatCommand::System("Be brief.".to_owned()))));
         assert_eq!(ChatCommand::parse("/system"), Ok(Some(ChatCommand::System(String::new()))));
         assert_eq!(ChatCommand::parse("/save my chat.md"), Ok(Some(ChatCommand::Save("my chat.md".into()))));
+        assert_eq!(ChatCommand::parse("/load my chat.md"), Ok(Some(ChatCommand::Load("my chat.md".into()))));
         assert_eq!(ChatCommand::parse("/attach a b.pdf"), Ok(Some(ChatCommand::Attach("a b.pdf".into()))));
         assert_eq!(ChatCommand::parse("/image a b.png"), Ok(Some(ChatCommand::Image("a b.png".into()))));
         assert_eq!(ChatCommand::parse("/system two\nlines"), Ok(Some(ChatCommand::System("two\nlines".to_owned()))));
@@ -125,6 +130,7 @@ mod tests {
             "/device gpu",
             "/nonsense",
             "/save",
+            "/load",
             "/attach",
             "/image",
             "/reset now",

@@ -2,7 +2,6 @@
 
 use std::{fs::File, io, path::Path};
 
-use serde_json::json;
 use thermocline_engine::{
     pictures::Picture,
     session::{
@@ -11,15 +10,12 @@ use thermocline_engine::{
     },
 };
 
-use super::remote::RemoteChat;
-use crate::cli::attach::AttachedFiles;
-use thermocline_chats::{
-    attachment::Document,
-    store::{
-        Speaker,
-        import_export::markdown::{self, MarkdownMessage},
-    },
+use super::{
+    remote::RemoteChat,
+    saved::{self, LoadedConversation},
 };
+use crate::cli::attach::AttachedFiles;
+use thermocline_chats::attachment::Document;
 use thermocline_host::units;
 use thermocline_terminal::{
     answer::{self, answer},
@@ -288,30 +284,19 @@ impl TerminalConversation {
     /// Writes the conversation to `path`, which must not exist.
     pub fn save(&self, path: &Path) -> Outcome {
         let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-        let text = if json { self.to_json() } else { self.to_markdown() };
+        let turns = self.transcript();
+        let text = if json { saved::json(&turns)? } else { saved::markdown(&turns) };
         let write = || io::Write::write_all(&mut File::create_new(path)?, text.as_bytes());
         write().map_err(|error| Failure::write(path, error))
     }
 
-    fn to_json(&self) -> String {
-        let messages: Vec<_> = self
-            .transcript()
-            .iter()
-            .map(|message| json!({ "role": message.role.name(), "content": message.content }))
-            .collect();
-        format!("{:#}\n", json!({ "messages": messages }))
-    }
-
-    fn to_markdown(&self) -> String {
-        let said = self.messages.iter().filter_map(|message| {
-            let speaker = match message.role {
-                Role::System | Role::Tool => return None,
-                Role::User => Speaker::User,
-                Role::Assistant => Speaker::Assistant,
-            };
-            Some(MarkdownMessage { speaker, model: None, content: &message.content, files: &[] })
-        });
-        markdown::write("", self.system.as_deref().unwrap_or_default(), &said.collect::<Vec<_>>(), true)
+    /// Goes on with the conversation in `path`. Returns the number of its messages.
+    pub fn load(&mut self, path: &Path) -> Outcome<usize> {
+        let LoadedConversation { system, messages, files } = LoadedConversation::open(path, self.engine().ok())?;
+        self.reset();
+        self.set_system(system);
+        (self.messages, self.files) = (messages, Some(files));
+        Ok(self.messages.len())
     }
 }
 

@@ -1,11 +1,12 @@
 //! `thermocline chat`: a conversation in the terminal. [`input`] reads messages from a line editor
 //! or a pipe. [`command`] parses slash commands. [`conversation`] holds the messages and generates
-//! answers, and [`remote`] requests answers from a server.
+//! answers, [`remote`] requests answers from a server, and [`saved`] writes and reads files.
 
 mod command;
 mod conversation;
 mod input;
 mod remote;
+mod saved;
 
 use std::io::IsTerminal;
 
@@ -15,6 +16,7 @@ use conversation::{Partner, TerminalConversation};
 use input::Input;
 use remote::RemoteOptions;
 
+use thermocline_host::units;
 use thermocline_terminal::{
     answer,
     answer_options::AnswerOptions,
@@ -139,6 +141,10 @@ fn handle_command(command: ChatCommand, conversation: &mut TerminalConversation)
         ChatCommand::Save(path) => {
             conversation.save(&path)?;
             answer::print(&format!("(saved to {})\n", path.display()))
+        }
+        ChatCommand::Load(path) => {
+            let messages = conversation.load(&path)?;
+            answer::print(&format!("({} from {})\n", units::counted(messages, "message"), path.display()))
         }
         ChatCommand::Quit => Ok(()),
     }

@@ -4,7 +4,6 @@ use std::{env, fs, path::PathBuf, thread};
 
 use clap::Args;
 use thermocline_engine::{
-    pictures::Picture,
     session::Message,
     tokenizer::reasoning::transcript::{Thoughts, TranscriptWriter},
 };
@@ -59,7 +58,7 @@ impl RemoteOptions {
             Some(name) => name.display().to_string(),
             None => only_model(&client)?,
         };
-        let mut settings = RemoteRequest { model, ..RemoteRequest::default() };
+        let mut settings = RemoteRequest::new(model);
         set_sampling(&mut settings, &how.sampling);
         settings.set("max_tokens", how.length.max_tokens.and_then(Limit::count));
         settings.set("stop", Some(how.length.stops()).filter(|stop| !stop.is_empty()));
@@ -138,9 +137,8 @@ impl RemoteChat {
             request.set("seed", Some(seed.wrapping_add(regenerations)));
         }
         for turn in turns {
-            let files = turn.pictures.iter().map(Picture::file).collect::<Result<Vec<_>, _>>()?;
             let text = Thoughts::of(&turn.content).answer.trim_start();
-            request.push_with_pictures(turn.role.name(), text, &files);
+            request.push_with_pictures(turn.role.name(), text, turn.pictures.clone());
         }
         let watch = InterruptWatch::start();
         let generation = engine_handle::Answer::start_remote(|| (), self.client.clone(), request);

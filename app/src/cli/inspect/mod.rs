@@ -1,9 +1,10 @@
-//! `thermocline inspect`: shows the contents of a model file. [`summary`] counts tensors, and
-//! [`kv_bytes`] computes the size of KV caches. [`unused`] finds tensors that no token needs.
-//! [`text_side`] describes the tokenizer and the chat template. This file prints, and [`values`]
-//! formats metadata.
+//! `thermocline inspect`: shows the contents of a model file. [`summary`] counts tensors.
+//! [`kv_bytes`] computes the size of KV caches, and [`picture_bytes`] the memory of pictures.
+//! [`unused`] finds tensors that no token needs. [`text_side`] describes the tokenizer and the chat
+//! template. This file prints, and [`values`] formats metadata.
 
 mod kv_bytes;
+mod picture_bytes;
 mod summary;
 mod text_side;
 mod unused;
@@ -16,6 +17,7 @@ use std::{
 
 use clap::Args;
 use kv_bytes::KvBytes;
+use picture_bytes::PictureBytes;
 use serde_json::{Map, Value as Json, json};
 use summary::{Summary, TensorGroup};
 use text_side::TextSide;
@@ -106,6 +108,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
                 writeln!(out, "\nprepared      {}", one_line(&sidecar.path.display().to_string()))?;
                 writeln!(out, "{}\n", one_line(&prepared::origin(sidecar)))?;
                 out.write_all(prepared::layers(sidecar).as_bytes())?;
+                prepared::bundles(sidecar).map_or(Ok(()), |bundles| writeln!(out, "\n{bundles}"))?;
             }
             SidecarAttachment::Ignored { path, reason } => {
                 writeln!(out, "\n{} is not used: {}", one_line(&path.display().to_string()), one_line(reason))?;
@@ -248,6 +251,7 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
         let (file, bytes) = (&tower.checkpoint, units::bytes(tower.checkpoint.tensor_bytes()));
         let (path, most) = (file.path.display().to_string(), tower.most_tokens());
         writeln!(out, "vision tower  {bytes}, up to {most} tokens for a picture ({})", name(&path))?;
+        writeln!(out, "              {}", PictureBytes::of(tower))?;
     }
     for line in &look.traits {
         writeln!(out, "special       {line}")?;
@@ -314,6 +318,8 @@ fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) 
             "projector": tower.config.projector,
             "bytes": tower.checkpoint.tensor_bytes(),
             "most_tokens": tower.most_tokens(),
+            "picture_bytes": PictureBytes::of(tower).ram,
+            "picture_gpu_bytes": PictureBytes::of(tower).gpu,
         })),
         "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
         "chat_template": text.as_ref().map(|text| &text.template),

@@ -57,6 +57,7 @@ impl PlannedMachine {
             ));
             (planned.machine.gpu, planned.machine.assumed, planned.free) = (gpu, true, None);
         }
+        planned.machine.memory.ram = args.ram.or(planned.machine.memory.ram);
         Ok(planned)
     }
 
@@ -69,9 +70,9 @@ impl PlannedMachine {
         let ram = memory::total();
         // Only a model that is larger than the RAM is read from the disk.
         let bytes = model.checkpoint.tensor_bytes();
-        let is_too_large = ram.is_some_and(|ram| memory::is_too_small(ram, bytes));
+        let is_too_large = args.ram.or(ram).is_some_and(|ram| memory::is_too_small(ram, bytes));
         let disk = is_too_large.then(|| model.checkpoint.weights_file());
-        let options = MachineOptions { folder, again: args.measure, disk, ..MachineOptions::default() };
+        let options = MachineOptions { folder, again: args.measure, disk, effort: memory::measure_effort() };
         let caps = gpu.as_ref().map(|gpu| caps_of(limits_of(gpu.caps())));
         let types = planner(model, caps, inputs.clone())?.profile().weight_types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());

@@ -18,7 +18,7 @@ impl PricedPlan {
     pub fn seconds(&self) -> Option<f64> {
         match self.ram.shortage {
             None => Some(self.plan.seconds),
-            Some(shortage) => shortage.disk_seconds.map(|disk| disk + self.plan.seconds),
+            Some(shortage) => shortage.token_seconds(self.plan.seconds),
         }
     }
 
@@ -35,17 +35,17 @@ impl PricedPlan {
     /// The part of the machine that limits the speed.
     pub fn bottleneck(&self) -> &'static str {
         match self.ram.shortage {
-            Some(shortage) if shortage.disk_seconds.is_none_or(|disk| disk > self.plan.seconds) => "the disk",
+            Some(shortage) if shortage.disk.is_none_or(|disk| disk.total() > self.plan.seconds) => "the disk",
             _ => self.plan.bottleneck().name(),
         }
     }
 
     /// Describes missing RAM to the user.
     pub fn shortage_note(&self) -> Option<String> {
-        let RamShortage { ram, missing, disk_bytes, disk_seconds } = self.ram.shortage?;
+        let RamShortage { ram, missing, disk_bytes, disk } = self.ram.shortage?;
         let [missing, there, read] = [missing, ram, disk_bytes as u64].map(units::bytes);
         let start = format!("{missing} of RAM are missing: the machine has {there}");
-        Some(match disk_seconds {
+        Some(match disk.map(|disk| disk.total()) {
             _ if self.ram.need.others > ram => {
                 let others = units::bytes(self.ram.need.others);
                 format!("{start}, less than the {others} needed besides weights, so no speed is predicted")

@@ -3,7 +3,7 @@
 use thermocline_engine::{
     model::{Model, Predictor, Tower},
     placement::{PlacementSolver, Plan, RamNeed, RamShortage},
-    runtime::CacheBytes,
+    runtime::{CacheBytes, tower_scratch},
 };
 
 /// What decides how much RAM the plans of a model need.
@@ -11,7 +11,7 @@ pub struct RamUse<'a> {
     pub model: &'a Model,
     /// Its contexts are as long as those of the model.
     pub draft: Option<&'a Model>,
-    /// The vision tower, which the CPU computes.
+    /// The vision tower. The CPU computes what does not fit a device.
     pub tower: Option<&'a Tower>,
     pub planner: &'a PlacementSolver,
     /// Bytes of down projections that become neuron-major when the model is opened.
@@ -26,7 +26,7 @@ pub struct RamUse<'a> {
 pub struct PlannedRam {
     /// Bytes besides the file, by purpose. The KV caches are those of layers that the plan leaves
     /// to the CPU, with their largest snapshots.
-    pub by_purpose: [(&'static str, u64); 9],
+    pub by_purpose: [(&'static str, u64); 10],
     /// The plan's need of RAM.
     pub need: RamNeed,
     /// Bytes that the plan has, if known.
@@ -56,13 +56,16 @@ impl RamUse<'_> {
             ("snapshots for prefix reuse", all(snapshots)),
             ("weights of the draft model", self.draft.map_or(0, |draft| draft.checkpoint.tensor_bytes())),
             ("weights of the vision tower", self.tower.map_or(0, |tower| tower.checkpoint.tensor_bytes())),
+            ("scratch of the vision tower", self.tower.map_or(0, tower_scratch)),
             ("KV cache for drafts", all(draft_cache)),
             ("scratch", if computes { planner.profile().scratch } else { 0 }),
         ];
         let others = by_purpose.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
         let need = RamNeed::of(plan, &inputs.machine, model.checkpoint.tensor_bytes(), others);
-        let cpu_bytes = planner.profile().cpu_weight_bytes(&plan.placement);
-        let shortage = self.ram.and_then(|ram| RamShortage::new(need, ram, cpu_bytes, inputs.machine.disk));
+        let short = self.ram.filter(|ram| need.total() > *ram);
+        let shortage = short.and_then(|ram| {
+            RamShortage::new(need, ram, &planner.profile().cpu_reads(&plan.placement), inputs.machine.disk)
+        });
         PlannedRam { by_purpose, need, there: self.ram, shortage }
     }
 

@@ -11,6 +11,7 @@ use super::{
     layers_table::{counted, layers_table},
     priced_plan::PricedPlan,
     sunken_rate::SunkenRate,
+    tower::PlannedTower,
 };
 use crate::cli::table::TextTable;
 use thermocline_host::units;
@@ -27,6 +28,8 @@ pub struct PlanReport<'a> {
     pub is_cut: bool,
     /// Bytes of the whole model on the GPU.
     pub everything: u64,
+    /// The vision tower on the GPU, if the GPU may compute it.
+    pub tower: Option<PlannedTower>,
     pub priced: PricedPlan,
     /// Plans under other budgets.
     pub ladder: Vec<PricedPlan>,
@@ -72,6 +75,7 @@ impl PlanReport<'_> {
         for (what, bytes) in ram.by_purpose.iter().filter(|(_, bytes)| *bytes > 0) {
             text += &format!("RAM       {} beside the file, for {what}\n", units::bytes(*bytes));
         }
+        text += &self.tower.as_ref().map(PlannedTower::text).unwrap_or_default();
         for note in plan.assumptions.iter().map(ToString::to_string).chain(self.memory_notes()) {
             text += &format!("note      {note}\n");
         }

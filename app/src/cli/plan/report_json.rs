@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thermocline_engine::placement::LayerPlan;
 
-use super::{priced_plan::PricedPlan, report::PlanReport, sunken_rate::SunkenRate};
+use super::{priced_plan::PricedPlan, report::PlanReport, sunken_rate::SunkenRate, tower::PlannedTower};
 
 impl PlanReport<'_> {
     /// The report as one JSON object.
@@ -17,6 +17,7 @@ impl PlanReport<'_> {
         object["everything"] = json!(self.everything);
         object["ram_by_purpose"] =
             ram.by_purpose.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
+        object["vision_tower"] = self.tower.as_ref().map(PlannedTower::json).into();
         object["context"] = json!(inputs.context);
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());

@@ -19,7 +19,7 @@ use crate::{
 use thermocline_chats::{
     attachment::{AttachmentError, AttachmentFault, Document},
     chat::given,
-    store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
+    store::{Attachment, AttachmentId, ChatId, MessageId, PassageRanking, Source, Store, StoreError},
 };
 use thermocline_rich_text::background::Background;
 /// Tokens of a file, with the key of the model whose tokenizer counted them.
@@ -91,6 +91,7 @@ pub struct Attaching {
     counting: Background<CountedTokens>,
     files: Vec<Attachment>,
     sources: HashMap<MessageId, Vec<Source>>,
+    rankings: HashMap<MessageId, PassageRanking>,
 }
 
 impl Attaching {
@@ -193,9 +194,14 @@ impl Attaching {
     }
 
     /// Sets the files of a chat, and for each answer the files and passages that the model was
-    /// given.
-    pub fn set(&mut self, files: Vec<Attachment>, sources: HashMap<MessageId, Vec<Source>>) {
-        (self.files, self.sources) = (files, sources);
+    /// given, and how the passages were ranked.
+    pub fn set(
+        &mut self,
+        files: Vec<Attachment>,
+        sources: HashMap<MessageId, Vec<Source>>,
+        rankings: HashMap<MessageId, PassageRanking>,
+    ) {
+        (self.files, self.sources, self.rankings) = (files, sources, rankings);
     }
 
     /// The files of the draft.
@@ -216,6 +222,11 @@ impl Attaching {
     /// Files and passages that the model was given for a message.
     pub fn sources(&self, message: MessageId) -> &[Source] {
         self.sources.get(&message).map_or(&[], Vec::as_slice)
+    }
+
+    /// How the passages that the model was given for a message were ranked.
+    pub fn ranking(&self, message: MessageId) -> Option<&PassageRanking> {
+        self.rankings.get(&message)
     }
 
     /// A fingerprint of what the model is given with all messages. It changes if that changes.
@@ -247,7 +258,8 @@ impl Attaching {
         let (engine, key) = (engine.clone(), key.to_owned());
         // If no thread can start, no tokens are counted before the message is sent.
         let _ = self.counting.start(ctx, move || {
-            let of_picture = |file: &Vec<u8>| Picture::decode(file).and_then(|picture| engine.picture_tokens(&picture));
+            let of_picture =
+                |file: &Vec<u8>| Picture::deferred(file).and_then(|picture| engine.picture_tokens(&picture));
             let pictures: Result<Vec<usize>, _> = pictures.iter().map(of_picture).collect();
             // The message leaves out a file with a picture that the model does not take.
             let tokens = pictures

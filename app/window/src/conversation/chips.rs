@@ -3,10 +3,10 @@
 use egui::{CollapsingHeader, Label, Margin, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
 
-use super::thumbnails::Thumbnails;
+use super::{message::MessageContext, thumbnails::Thumbnails};
 use thermocline_chats::{
     chat::given::{FilePart, FileParts, sources_line},
-    store::{Attachment, AttachmentId, Source},
+    store::{Attachment, AttachmentId, PassageRanking, Source},
 };
 use thermocline_rich_text::{
     theme::Palette,
@@ -56,23 +56,25 @@ pub struct DraftFiles<'a> {
     pub parts: Option<&'a FileParts>,
     /// The names of files that are still being read.
     pub unread: &'a [String],
+    /// How passages are ranked.
+    pub ranking: &'a PassageRanking,
 }
 
 impl DraftFiles<'_> {
     /// Shows the files. Returns what the user removes.
     pub fn show(&self, ui: &mut Ui) -> Option<Removed> {
-        let DraftFiles { files, thumbnails, key, parts, unread } = *self;
+        let DraftFiles { files, thumbnails, key, parts, unread, ranking } = *self;
         if files.is_empty() && unread.is_empty() {
             return None;
         }
         let mut removed = None;
         ui.horizontal_wrapped(|ui| {
             for (at, file) in files.iter().enumerate() {
-                let picture = file.has_pictures().then_some(|ui: &mut Ui| _ = thumbnails.show(ui, file));
+                let picture = file.has_pictures().then_some(|ui: &mut Ui| thumbnails.show(ui, file));
                 chip(ui, picture, |ui| {
                     ui.add(Label::new(&file.name).truncate());
                     let tokens = key.map(|key| file.tokens_for(key));
-                    given(ui, tokens, parts.and_then(|parts| parts.each.get(at).copied()));
+                    given(ui, tokens, parts.and_then(|parts| parts.each.get(at).copied()), ranking);
                     if icon_button(ui, ICON_CLOSE, &format!("Remove {}", file.name)).clicked() {
                         removed = Some(Removed::File(file.id));
                     }
@@ -95,7 +97,7 @@ impl DraftFiles<'_> {
 
 /// Says how much of a file the model is given. `tokens` are `None` without a model, and
 /// `Some(None)` until they are counted.
-fn given(ui: &mut Ui, tokens: Option<Option<usize>>, part: Option<FilePart>) {
+fn given(ui: &mut Ui, tokens: Option<Option<usize>>, part: Option<FilePart>, ranking: &PassageRanking) {
     let (words, help) = match (tokens, part) {
         (None, _) => return,
         (_, Some(FilePart::Unseen)) => (
@@ -104,7 +106,7 @@ fn given(ui: &mut Ui, tokens: Option<Option<usize>>, part: Option<FilePart>) {
         ),
         (Some(None), _) => ("counting …".to_owned(), ""),
         (Some(Some(tokens)), Some(FilePart::Passages)) => (
-            format!("{} tokens, in passages", grouped(tokens)),
+            format!("{} tokens, in passages {}", grouped(tokens), ranking.words()),
             "The file does not fit in the free context. The model gets the passages that match the message best.",
         ),
         (Some(Some(tokens)), Some(FilePart::Name)) => (
@@ -129,12 +131,13 @@ pub enum Removed {
     Unread,
 }
 
-/// Shows the files of a sent message, right-aligned. `sources` are what the model was given with
-/// it.
-pub fn sent(ui: &mut Ui, files: &[&Attachment], thumbnails: &Thumbnails, sources: &[Source]) {
+/// Shows the files of a sent message, right-aligned. Returns a picture that is clicked.
+pub fn sent(ui: &mut Ui, context: &MessageContext<'_>) -> Option<AttachmentId> {
+    let MessageContext { files, thumbnails, sources, tint, mark, .. } = *context;
     if files.is_empty() {
-        return;
+        return None;
     }
+    let mut clicked = None;
     let row = egui::vec2(ui.available_width(), 28.0);
     ui.allocate_ui_with_layout(row, egui::Layout::right_to_left(egui::Align::Center).with_main_wrap(true), |ui| {
         for file in files {
@@ -156,17 +159,25 @@ pub fn sent(ui: &mut Ui, files: &[&Attachment], thumbnails: &Thumbnails, sources
                 }
                 ui.add(Label::new(&file.name).truncate());
                 if is_picture {
-                    thumbnails.show(ui, file);
+                    let tint = thumbnails.tinted(file, tint.into_iter().chain(mark));
+                    if let Some(tint) = tint {
+                        muted(ui, tint.count());
+                    }
+                    if thumbnails.show_tinted(ui, file, tint).clicked() {
+                        clicked = Some(file.id);
+                    }
                 } else {
                     ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
                 }
             });
         }
     });
+    clicked
 }
 
 /// Shows the sources of an answer: their places, and the passages if the user unfolds them.
-pub fn sources(ui: &mut Ui, sources: &[Source]) {
+/// `ranking` is how the passages were ranked.
+pub fn sources(ui: &mut Ui, sources: &[Source], ranking: Option<&PassageRanking>) {
     if sources.is_empty() {
         return;
     }
@@ -178,6 +189,7 @@ pub fn sources(ui: &mut Ui, sources: &[Source]) {
         return;
     }
     let title = if count == 1 { "The passage".to_owned() } else { format!("The {count} passages") };
+    let title = ranking.map_or(title.clone(), |ranking| format!("{title}, {}", ranking.words()));
     CollapsingHeader::new(small(title, palette.muted)).id_salt("sources").show(ui, |ui| {
         for (name, passage) in passages() {
             ui.label(small(format!("{name}, {}", passage.place), palette.text));

@@ -54,6 +54,7 @@ impl Conversation {
             }
             _ => None,
         };
+        shell.passage_models.wanted |= self.attaching.shown().any(|file| file.size > 0);
         let parts = self.parts(shell, key.as_deref());
         if let Some((tokens, parts)) = self.tokens.as_mut().zip(parts.as_ref()) {
             (tokens.draft, tokens.all) = (tokens.draft + parts.tokens, tokens.all + parts.tokens);
@@ -75,12 +76,14 @@ impl Conversation {
         };
         let files: Vec<_> = self.attaching.draft().collect();
         let unread: Vec<String> = self.attaching.unread().collect();
+        let ranking = shell.chat_controller.meaning().ranking();
         let draft = DraftFiles {
             files: &files,
             thumbnails: &self.thumbnails,
             key: key.as_deref(),
             parts: parts.as_ref(),
             unread: &unread,
+            ranking: &ranking,
         };
         let mut removed = None;
         let above = |ui: &mut Ui| removed = draft.show(ui);

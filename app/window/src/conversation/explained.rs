@@ -2,13 +2,17 @@
 //! the words stand the neurons' parts of its logit, and how the answer would have continued without
 //! the strongest neurons.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
-use egui::{Grid, Key, Label, Modifiers, RichText, Sense, TextFormat, Ui, text::LayoutJob};
+use egui::{Key, Label, Modifiers, Sense, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CLOSE};
-use thermocline_engine::{model::NeuronIndex, session::Engine};
+use thermocline_engine::session::Engine;
 
-use crate::keyboard;
+use super::neuron_table::{NeuronTableRow, neuron_table};
+use crate::{
+    keyboard,
+    neurons::{RingedNeurons, facts::quoted},
+};
 use thermocline_chats::{
     chat::{Explained, Explanation, ExplanationProgress, SwitchedOff},
     store::MessageId,
@@ -50,10 +54,13 @@ impl WordView {
     }
 
     /// The chosen word with its neurons, if they are known and belong to `engine`.
-    pub fn highlight(&self, engine: &Engine) -> Option<Arc<Explained>> {
+    pub fn highlight(&self, engine: &Engine) -> Option<RingedNeurons> {
         let explanation = self.explanation.as_ref().filter(|explanation| explanation.is_of(engine))?;
         match explanation.progress() {
-            ExplanationProgress::Explained(explained) => Some(explained),
+            ExplanationProgress::Explained(explained) => Some(RingedNeurons {
+                places: explained.neurons.iter().map(|neuron| neuron.effect.place).collect(),
+                work: format!("contribute most to {}", quoted(&explained.word)),
+            }),
             ExplanationProgress::Reading | ExplanationProgress::Failed(_) => None,
         }
     }
@@ -200,27 +207,12 @@ fn parts(ui: &mut Ui, explained: &Explained) {
         explained.word, of.probability, of.residual
     );
     ui.add(Label::new(line).wrap());
-    let muted = Palette::of(ui).muted;
-    // Width of a column of words, beside the columns of the neuron and its part.
-    let wide = ((ui.available_width() - 200.0) / 2.0).max(80.0);
-    Grid::new("neurons of a word").striped(true).spacing([16.0, 4.0]).show(ui, |ui| {
-        for head in ["Neuron", "Adds", "Raises", "Lowers"] {
-            ui.label(small(head, muted));
-        }
-        ui.end_row();
-        for neuron in &explained.neurons {
-            let NeuronIndex { layer, neuron: number } = neuron.effect.place;
-            ui.label(format!("layer {layer}, {number}"));
-            ui.label(RichText::new(format!("{:+.2}", neuron.effect.logit)).monospace());
-            for words in [&neuron.words.raised, &neuron.words.lowered] {
-                ui.scope(|ui| {
-                    ui.set_max_width(wide);
-                    ui.add(Label::new(words.join(", ")).truncate());
-                });
-            }
-            ui.end_row();
-        }
+    let rows = explained.neurons.iter().map(|neuron| NeuronTableRow {
+        place: neuron.effect.place,
+        part: format!("{:+.2}", neuron.effect.logit),
+        words: Some(neuron.words.clone()),
     });
+    neuron_table(ui, "Adds", rows);
 }
 
 /// Shows the effect of turning neurons off. `rest` is the original answer from the word on.

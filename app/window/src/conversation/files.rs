@@ -7,7 +7,7 @@ use egui::Context;
 use super::{Conversation, attaching::is_counted, context_room::number};
 use crate::shell::Shell;
 use thermocline_chats::{
-    chat::given::{FileParts, Measure, Question},
+    chat::given::{FilePart, FileParts, Measure, Question},
     store::{Attachment, AttachmentId},
 };
 
@@ -61,6 +61,13 @@ impl Conversation {
         if self.parts.of != of {
             let question = Question { text, above, files: &files, long: &long };
             let parts = question.parts(&shell.store, &Measure::engine(&engine, key, &[])).ok()?;
+            // Vectors are computed while the message is being written.
+            let own = files.iter().zip(&parts.each).filter(|(_, part)| **part != FilePart::Whole);
+            let own = own.filter(|(file, _)| file.size > 0).map(|(file, _)| file.id);
+            let files: Vec<AttachmentId> = own.chain(long.iter().copied()).collect();
+            if !files.is_empty() {
+                shell.chat_controller.meaning().prepare(&shell.store, &files);
+            }
             self.parts = DecidedParts { of, parts };
         }
         Some(self.parts.parts.clone())

@@ -1,6 +1,6 @@
 //! One message of the chat, with its actions.
 
-use egui::{Align, Color32, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
+use egui::{Align, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
     ICON_TROUBLESHOOT,
@@ -20,7 +20,7 @@ use crate::{
 };
 use thermocline_chats::{
     chat::AnswerProgress,
-    store::{Attachment, MessageState, Source, Speaker, Store, StoredMessage},
+    store::{Attachment, MessageState, PassageRanking, Source, Speaker, Store, StoredMessage},
 };
 use thermocline_host::answer_stats::AnswerStats;
 use thermocline_rich_text::{
@@ -59,6 +59,8 @@ pub struct MessageContext<'a> {
     pub thumbnails: &'a Thumbnails,
     /// Files and passages that the model was given with the message, or for the answer.
     pub sources: &'a [Source],
+    /// How the passages were ranked.
+    pub ranking: Option<&'a PassageRanking>,
     /// The store. It also converts times to local time.
     pub store: &'a Store,
 }
@@ -80,7 +82,7 @@ pub fn show(
 
 fn user(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
-    chips::sent(ui, context.files, context.thumbnails, context.sources);
+    let opened = chips::sent(ui, context);
     let widest = ui.available_width() * 0.8 - 32.0;
     let words = blocks.plain(&message.content);
     let width = words.natural_width(ui).min(widest.floor()) + 1.0;
@@ -101,7 +103,7 @@ fn user(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -
             act = versions(ui, message, true).or(act.take());
         }
     });
-    act
+    opened.map(MessageAction::Picture).or(act)
 }
 
 /// Shows the buttons that every message has. `name` is the name of the message in their labels.
@@ -150,7 +152,7 @@ fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBloc
         blocks.update(&message.content, true);
         blocks.show(ui);
     }
-    chips::sources(ui, context.sources);
+    chips::sources(ui, context.sources, context.ranking);
     let figures = AnswerStats::from_json(message.stats.as_deref());
     let mut act = None;
     match message.state {
@@ -255,25 +257,17 @@ fn magnifier(ui: &mut Ui, context: &MessageContext<'_>) -> Option<MessageAction>
 /// the map holds. `false` if the answer contains neither.
 fn tinted(ui: &mut Ui, context: &MessageContext<'_>, text: &str) -> bool {
     let palette = Palette::of(ui);
-    let neuron = context.tint.and_then(|tint| Some((tint, tint.marks(text)?, false)));
-    let token = || context.mark.and_then(|mark| Some((mark, mark.marks(text)?, true)));
-    let Some((tint, pieces, marked)) = neuron.or_else(token) else { return false };
-    let colour = match (marked, tint.hot) {
-        (true, _) => palette.amber,
-        (false, true) => palette.hot,
-        (false, false) => palette.cold,
-    };
+    let mut tints = context.tint.into_iter().chain(context.mark);
+    let Some((tint, pieces)) = tints.find_map(|tint| Some((tint, tint.marks(text)?))) else { return false };
     let font = egui::TextStyle::Body.resolve(ui.style());
     let mut words = LayoutJob::default();
     for (range, strength) in pieces {
-        let background =
-            if strength > 0.0 { colour.gamma_multiply(0.2 + 0.4 * strength) } else { Color32::TRANSPARENT };
+        let background = tint.colour(&palette, strength);
         let format = TextFormat { font_id: font.clone(), color: palette.text, background, ..TextFormat::default() };
         words.append(&text[range], 0.0, format);
     }
     ui.add(Label::new(words).wrap());
-    let name = &tint.name;
-    muted(ui, if marked { format!("Marked: {name} on the map.") } else { format!("Coloured where {name} fires.") });
+    muted(ui, tint.sentence());
     true
 }
 

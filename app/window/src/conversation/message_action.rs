@@ -1,8 +1,8 @@
 //! The actions on a message of the chat.
 
-use super::{Conversation, explained::WordView, message_change::MessageChange};
+use super::{Conversation, explained::WordView, message_change::MessageChange, opened_picture::OpenedPicture};
 use crate::{command::Command, shell::Shell};
-use thermocline_chats::store::{MessageId, Speaker};
+use thermocline_chats::store::{AttachmentId, MessageId, Speaker};
 
 /// An action on a message.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +23,8 @@ pub enum MessageAction {
     Version(MessageId, usize),
     /// Show it word by word, to see which neurons made a word.
     Words(MessageId),
+    /// Show this picture large, to see which neurons fire at its patches, or close it.
+    Picture(AttachmentId),
     /// Queue a command for the window.
     Ask(Command),
 }
@@ -37,6 +39,11 @@ impl Conversation {
             MessageAction::Ask(command) => shell.queue_command(command),
             MessageAction::Forget => self.editing = None,
             MessageAction::Words(id) => self.words = Some(WordView::new(id)),
+            MessageAction::Picture(id) => {
+                let is_open = self.picture.take().is_some_and(|open| open.id == id);
+                let file = self.attaching.shown().find(|file| file.id == id).filter(|_| !is_open);
+                self.picture = file.and_then(|file| Some(OpenedPicture::new(file.message?, file)));
+            }
             _ if self.busy(shell) || self.is_elsewhere(shell) => {}
             MessageAction::Edit(id) => {
                 let message = self.branch.iter().find(|message| message.id == id);

@@ -8,7 +8,11 @@ use super::{
     context_room::ForgottenLine,
     explained::WordAct,
     message::{self, MessageContext},
-    over_limit, tool_calls, writer,
+    message_action::MessageAction,
+    opened_picture::{self, PictureAct},
+    over_limit,
+    tool_calls::{self, ToolCallChoice},
+    writer,
 };
 use crate::{command::Command, shell::Shell};
 use thermocline_chats::{
@@ -21,6 +25,16 @@ use thermocline_rich_text::theme::Palette;
 /// Maximum number of answers whose blocks are cached.
 const READY: usize = 256;
 
+/// What the user wants of the shown messages.
+#[derive(Default)]
+struct ListActs {
+    message: Option<MessageAction>,
+    word: Option<WordAct>,
+    picture: Option<PictureAct>,
+    choice: Option<ToolCallChoice>,
+    closes_comparison: bool,
+}
+
 impl Conversation {
     /// Shows the messages and carries out their actions.
     pub(super) fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
@@ -31,14 +45,16 @@ impl Conversation {
         let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
         let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
         let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
-        let (mut act, mut word, mut choice, mut closed) = (None, None, None, false);
+        let mut acts = ListActs::default();
         let pending = shell.chat_controller.pending_call(chat);
         let focus = self.asks_anew(pending);
         if self.blocks.len() > READY {
             self.blocks.clear();
         }
         let arrows = self.has_arrow_keys(ui);
-        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, thumbnails, .. } = self;
+        let engine = shell.engine_handle.engine();
+        let Conversation { branch, blocks, rows, editing, words, picture, comparison, attaching, thumbnails, .. } =
+            self;
         let (count, place) = (branch.len(), ui.max_rect());
         rows.show(ui, ("messages", chat), |ui, row| {
             let Some(message) = branch.get(row) else { return };
@@ -51,6 +67,7 @@ impl Conversation {
             let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
             let answers = answers.or((message.speaker == Speaker::User).then_some(message.id));
             let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
+            let ranking = answers.and_then(|asked| attaching.ranking(asked));
             let named = !branch[..row].last().is_some_and(|above| above.speaker == Speaker::Tool);
             let is_answer = message.speaker == Speaker::Assistant && own.is_none();
             let unexplained = is_answer.then(|| writer::obstacle(message, &state)).flatten();
@@ -67,6 +84,7 @@ impl Conversation {
                 files: &files,
                 thumbnails,
                 sources,
+                ranking,
                 store: &shell.store,
             };
             let blocks = blocks.entry(message.id).or_default();
@@ -76,32 +94,42 @@ impl Conversation {
                 }
                 ui.push_id(message.id, |ui| {
                     if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
-                        word = view.show(ui, &message.content, arrows).or(word.take());
+                        acts.word = view.show(ui, &message.content, arrows).or(acts.word.take());
                     } else if let Some(wanted) = message::show(ui, &context, blocks, change) {
-                        act = Some(wanted);
+                        acts.message = Some(wanted);
                     }
+                    let arrows = arrows && words.is_none();
+                    acts.picture =
+                        opened_picture::below(ui, picture, &context, engine.as_ref(), arrows).or(acts.picture);
                     let compared = comparison.as_mut().filter(|view| view.message == message.id);
-                    closed |= compared.is_some_and(|view| view.show(ui));
+                    acts.closes_comparison |= compared.is_some_and(|view| view.show(ui));
                 });
                 if let Some(pending) = pending.filter(|_| last) {
                     ui.add_space(8.0);
-                    choice = tool_calls::pending(ui, &pending, focus);
+                    acts.choice = tool_calls::pending(ui, &pending, focus);
                 }
             });
         });
         if !rows.is_at_end() && to_end(ui, place) {
             rows.go_to_end();
         }
-        if closed {
+        self.carry_out(acts, shell);
+    }
+
+    fn carry_out(&mut self, acts: ListActs, shell: &mut Shell) {
+        if acts.closes_comparison {
             self.comparison = None;
         }
-        if let Some(act) = act {
+        if let Some(act) = acts.message {
             self.act(act, shell);
         }
-        if let Some(act) = word {
+        if let Some(act) = acts.word {
             self.word(act, shell);
         }
-        if let Some(choice) = choice {
+        if let Some(act) = acts.picture {
+            self.act_on_picture(act, shell);
+        }
+        if let Some(choice) = acts.choice {
             self.choose(choice, shell);
         }
     }

@@ -5,8 +5,10 @@
 //!
 //! [`composer`] is the text field, and [`composing`] fills it with the chat's figures.
 //! [`attaching`] and [`files`] read the files of a message. [`chips`] shows the files and the
-//! sources of answers, and [`thumbnails`] decodes their pictures. [`context_room`] counts tokens,
-//! [`over_limit`] asks what to do if they are too many, and [`sending`] sends the message.
+//! sources of answers, and [`thumbnails`] decodes their pictures. An [`opened_picture`] shows the
+//! neurons at its [`patches`], in the same [`neuron_table`] as the neurons of a word.
+//! [`context_room`] counts tokens, [`over_limit`] asks what to do if they are too many, and
+//! [`sending`] sends the message.
 //!
 //! [`writer`] decides if the open model can explain an answer, and [`failure`] says why a model
 //! could not be opened. [`tool_calls`] shows tool calls, and [`tool_choices`] carries out the
@@ -30,7 +32,10 @@ mod message;
 mod message_action;
 mod message_change;
 mod message_list;
+mod neuron_table;
+mod opened_picture;
 mod over_limit;
+mod patches;
 mod row_heights;
 mod sending;
 mod shown_chat;
@@ -58,6 +63,7 @@ use self::{
     explained::WordView,
     message_action::MessageAction,
     message_change::MessageChange,
+    opened_picture::OpenedPicture,
     row_heights::RowHeights,
     sending::Delivery,
     shown_chat::ChatReading,
@@ -108,6 +114,8 @@ pub struct Conversation {
     settings: ChatSettings,
     /// The answer shown word by word.
     words: Option<WordView>,
+    /// The picture shown large.
+    picture: Option<OpenedPicture>,
     /// The comparison of two repeated answers.
     comparison: Option<ComparisonView>,
     start: StartView,
@@ -155,7 +163,13 @@ impl Conversation {
         self.end_comparison_of_closed_model(shell);
         self.end_words_of_another_model(shell);
         let engine = shell.engine_handle.engine();
-        shell.marks.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
+        if let Some(picture) = &mut self.picture {
+            picture.end_firing_of_another_model(engine.as_ref());
+        }
+        shell.marks.highlight = engine.and_then(|engine| {
+            let of_word = self.words.as_ref().and_then(|view| view.highlight(&engine));
+            of_word.or_else(|| self.picture.as_ref()?.highlight(&engine))
+        });
     }
 
     /// Stores everything that is unsaved, because the window closes.
@@ -233,6 +247,12 @@ impl Conversation {
     #[cfg(test)]
     pub fn is_compared(&self) -> bool {
         self.comparison.as_ref().is_some_and(ComparisonView::is_over)
+    }
+
+    /// The picture shown large.
+    #[cfg(test)]
+    pub fn opened_picture(&self) -> Option<&OpenedPicture> {
+        self.picture.as_ref()
     }
 
     /// Shows the messages and the composer.
@@ -321,6 +341,7 @@ impl Conversation {
             Some(change) if changed && !busy => return change.hold(ui),
             Some(_) if !changed => self.editing = None,
             _ if self.words.is_some() => self.words = None,
+            _ if self.picture.is_some() => self.picture = None,
             _ if self.comparison.is_some() => self.comparison = None,
             _ => self.handle_command(&Command::Stop, shell),
         }

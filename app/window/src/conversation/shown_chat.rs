@@ -8,7 +8,7 @@ use egui::Context;
 use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights, sending::Delivery};
 use crate::shell::Shell;
 use thermocline_chats::store::{
-    Attachment, Chat, ChatId, MessageId, MessageState, Source, Store, StoreError, StoredMessage,
+    Attachment, Chat, ChatId, MessageId, MessageState, PassageRanking, Source, Store, StoreError, StoredMessage,
 };
 use thermocline_rich_text::background::Background;
 
@@ -19,6 +19,7 @@ pub struct ChatContents {
     branch: Vec<StoredMessage>,
     files: Vec<Attachment>,
     sources: HashMap<MessageId, Vec<Source>>,
+    rankings: HashMap<MessageId, PassageRanking>,
 }
 
 impl ChatContents {
@@ -26,8 +27,8 @@ impl ChatContents {
     fn read(store: &Store, number: i64) -> Result<Option<Self>, StoreError> {
         let Some(chat) = store.find_chat(number)? else { return Ok(None) };
         let (branch, files) = (store.branch(chat.id)?, store.attachments(chat.id)?);
-        let sources = store.sources(chat.id)?;
-        Ok(Some(ChatContents { chat, branch, files, sources }))
+        let (sources, rankings) = (store.sources(chat.id)?, store.rankings(chat.id)?);
+        Ok(Some(ChatContents { chat, branch, files, sources, rankings }))
     }
 }
 
@@ -123,10 +124,10 @@ impl Conversation {
         self.branch.clear();
         self.blocks.clear();
         self.rows = RowHeights::default();
-        (self.chat, self.editing, self.words) = (chat, None, None);
+        (self.chat, self.editing, self.words, self.picture) = (chat, None, None, None);
         (self.comparison, self.delivery) = (None, Delivery::Written);
         self.settings.refresh();
-        self.attaching.set(Vec::new(), HashMap::new());
+        self.attaching.set(Vec::new(), HashMap::new(), HashMap::new());
         self.reading.restart();
     }
 
@@ -174,13 +175,13 @@ impl Conversation {
     /// Shows the contents. Closes a chat that no longer exists.
     fn set_contents(&mut self, contents: Result<Option<ChatContents>, StoreError>, shell: &mut Shell) {
         let Some(contents) = shell.toasts.check(contents) else { return };
-        let Some(ChatContents { chat, branch, files, sources }) = contents else { return self.close(shell) };
+        let Some(ChatContents { chat, branch, files, sources, rankings }) = contents else { return self.close(shell) };
         let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
         let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
         for old in self.branch.iter().skip(same) {
             self.blocks.remove(&old.id);
         }
-        self.attaching.set(files, sources);
+        self.attaching.set(files, sources, rankings);
         (self.branch, self.chat) = (branch, Some(chat));
         let estimate = |row: usize| {
             let message = &self.branch[row];

@@ -175,7 +175,7 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     it.get_by_label("Show the neurons on the map").scroll_to_me();
     it.run_steps(SETTLED);
     let (shell, _) = it.state().as_ref().unwrap();
-    assert_eq!(shell.marks.highlight.as_ref().map(|word| word.neurons.len()), Some(8), "ringed on the map");
+    assert_eq!(shell.marks.highlight.as_ref().map(|word| word.places.len()), Some(8), "ringed on the map");
     click(&mut it, "Show the neurons on the map");
     it.get_by_label("Without these neurons");
     it.get_by_label("Back to the answer").scroll_to_me();

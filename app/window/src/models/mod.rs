@@ -89,6 +89,10 @@ impl ModelsPage {
     /// Follows searches, downloads and preparations.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         self.search.follow();
+        if shell.passage_models.wanted {
+            self.look(ctx, shell, false);
+        }
+        shell.passage_models.follow(&self.search.cards, self.search.revision);
         if self.downloads.has_brought(shell) {
             self.look(ctx, shell, true);
         }

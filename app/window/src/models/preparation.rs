@@ -21,7 +21,7 @@ use thermocline_engine::{
     },
 };
 
-use thermocline_host::engine_handle::error_message;
+use thermocline_host::{engine_handle::error_message, memory};
 use thermocline_rich_text::waker::Waker;
 
 /// Tokens of text that a preparation reads.
@@ -105,6 +105,10 @@ impl Preparation {
 fn prepare(path: &Path, progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>) -> Result<(), Error> {
     // An older sidecar must not influence the new one, so it is not loaded.
     let model = Model::open(path, &LoadOptions::default())?;
-    let options = PrepareOptions { tokens: TOKENS, ..PrepareOptions::new(path_beside(&model.checkpoint.path)) };
+    let options = PrepareOptions {
+        tokens: TOKENS,
+        bundles: memory::bundles_pay(&model),
+        ..PrepareOptions::new(path_beside(&model.checkpoint.path))
+    };
     prepare::run(&Arc::new(model), &options, progress).map(drop)
 }

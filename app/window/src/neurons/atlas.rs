@@ -47,6 +47,8 @@ struct MapLayer {
     order: NeuronOrder,
     frequencies: LayerFrequencies,
     hot: Vec<u32>,
+    /// Neurons in RAM, if a pager decides which.
+    in_ram: Option<Vec<u32>>,
     stale: bool,
 }
 
@@ -166,6 +168,33 @@ impl Atlas {
         self.states.get(layer).is_some_and(|state| mask::contains(&state.hot, neuron))
     }
 
+    /// Sets the neurons of a layer (or experts) that are in RAM. The shared expert is in RAM,
+    /// because every token reads it.
+    fn set_in_ram(&mut self, layer: usize, in_ram: Option<Vec<u32>>) {
+        let shape = &self.shape;
+        let expand = |mask: Vec<u32>| if shape.experts(layer) > 0 { shape.of_experts(layer, &mask) } else { mask };
+        if let Some(state) = self.states.get_mut(layer) {
+            state.in_ram = in_ram.map(expand);
+        }
+    }
+
+    /// Fractions of the visible layers' neurons in VRAM, in RAM and only on disk, as far as they
+    /// were drawn. `None` before that.
+    pub fn tiers(&self) -> Option<[f64; 3]> {
+        let mut counts = [0usize; 3];
+        for layer in self.shown() {
+            let state = self.states.get(layer)?;
+            let (in_ram, hot) = (state.in_ram.as_ref()?, mask::count(&state.hot));
+            let word = |at: usize| state.hot.get(at).copied().unwrap_or(0);
+            let both: usize =
+                in_ram.iter().enumerate().map(|(at, in_ram)| (in_ram & !word(at)).count_ones() as usize).sum();
+            let parts = [hot, both, state.order.len().saturating_sub(hot + both)];
+            counts.iter_mut().zip(parts).for_each(|(count, part)| *count += part);
+        }
+        let all = counts.iter().sum::<usize>().max(1) as f64;
+        Some(counts.map(|count| count as f64 / all))
+    }
+
     /// True if other neurons of `layer` were in VRAM when the token was computed.
     pub fn was_placed_otherwise(&self, token: &TokenTrace, layer: usize) -> bool {
         let (Some(_), Some(state)) = (&token.masks, self.states.get(layer)) else { return false };
@@ -257,9 +286,29 @@ impl Atlas {
         }
     }
 
+    /// Draws the places of neurons in a model that is larger than its RAM. `in_ram` returns the
+    /// mask of a layer's neurons (or experts) in RAM. Works in steps as [`Atlas::draw_tally`].
+    pub fn draw_tiers(&mut self, in_ram: impl Fn(usize) -> Option<Vec<u32>>, time: Duration) -> bool {
+        self.draw_in_steps(Mode::Tiers, time, |atlas, layer| {
+            atlas.set_in_ram(layer, in_ram(layer));
+            let Some(state) = atlas.states.get(layer) else { return };
+            let in_ram = state.in_ram.as_deref().unwrap_or_default();
+            atlas.plane.write(layer, &state.order.ranks, &LayerValues::Tiers(&state.hot, in_ram));
+        })
+    }
+
     /// Draws firing frequencies or ages. Continues where the last call stopped. Stops after `time`,
     /// or after one layer. True if the map is complete.
     pub fn draw_tally(&mut self, board: &NeuronBoard, mode: Mode, time: Duration) -> bool {
+        self.draw_in_steps(mode, time, |atlas, layer| {
+            let mut tally = std::mem::take(&mut atlas.tally);
+            board.read_tally(layer, &mut tally);
+            atlas.draw(layer, &LayerValues::of_tally(mode, &tally));
+            atlas.tally = tally;
+        })
+    }
+
+    fn draw_in_steps(&mut self, mode: Mode, time: Duration, draw: impl Fn(&mut Self, usize)) -> bool {
         let (began, shown) = (Instant::now(), self.shown());
         let goes_on = self.drawing == Some(mode) && shown.contains(&self.next);
         self.begin();
@@ -270,10 +319,7 @@ impl Atlas {
         while shown.contains(&self.next) {
             let layer = self.next;
             self.next += 1;
-            let mut tally = std::mem::take(&mut self.tally);
-            board.read_tally(layer, &mut tally);
-            self.draw(layer, &LayerValues::of_tally(mode, &tally));
-            self.tally = tally;
+            draw(self, layer);
             if began.elapsed() >= time && shown.contains(&self.next) {
                 return false;
             }
@@ -328,6 +374,7 @@ mod tests {
     use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons};
 
     use super::*;
+    use crate::neurons::layer_values::code;
 
     const SOON: Duration = Duration::from_secs(120);
 
@@ -346,6 +393,24 @@ mod tests {
         let (changed, left) = atlas.sort(SOON, |_| Some(frequencies(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
+    }
+
+    #[test]
+    fn tiers_are_drawn_in_steps_and_counted() {
+        let (mut atlas, _) = atlas();
+        assert_eq!(atlas.tiers(), None, "nothing is known");
+        let in_ram = |layer: usize| Some(vec![[0b0011, 0b0110][layer]]);
+        assert!(!atlas.draw_tiers(in_ram, Duration::ZERO) && atlas.tiers().is_none(), "one layer at a time");
+        assert!(atlas.draw_tiers(in_ram, SOON));
+        // Hot neurons 3 and 1 of the first layer, neuron 0 in RAM, neuron 2 on disk; in the second
+        // layer, neurons 1 and 2 in RAM. The most frequent come first.
+        let [vram, ram, disk] = [code::VRAM, code::RAM, code::DISK];
+        assert_eq!(atlas.levels(Fold::of(Mode::Tiers, false)), [vram, disk, vram, ram, disk, ram, ram, disk]);
+        assert_eq!(atlas.tiers(), Some([0.25, 0.375, 0.375]));
+        let moe = LayerNeurons::Experts { experts: 2, width: 2, shared: 2 };
+        let mut atlas = Atlas::new(&NeuronShape::of([moe]));
+        assert!(atlas.draw_tiers(|_| Some(vec![0b10]), SOON));
+        assert_eq!(atlas.tiers(), Some([0.0, 4.0 / 6.0, 2.0 / 6.0]), "an expert and the shared one are in RAM");
     }
 
     /// A neuron of the first layer.

@@ -4,7 +4,13 @@
 use egui::{Align, DragValue, Layout, Ui};
 use thermocline_engine::{runtime::Sparsity, session::Engine};
 
-use super::{facts::percent, kind::NeuronKind, map::MapOptions, mode::Mode, watched::WatchedNeurons};
+use super::{
+    facts::{self, percent},
+    kind::NeuronKind,
+    map::MapOptions,
+    mode::Mode,
+    watched::WatchedNeurons,
+};
 use crate::{models::prepare_offer, shell::Shell};
 use thermocline_rich_text::{
     theme::Palette,
@@ -30,6 +36,12 @@ impl WatchedNeurons {
     /// and skipped.
     pub fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
         let palette = Palette::of(ui);
+        if options.mode == Mode::Tiers {
+            if let Some(text) = facts::tiers(&self.map.atlas) {
+                muted(ui, text);
+            }
+            return;
+        }
         if !options.placed {
             self.spared(ui, engine);
             return;
@@ -80,7 +92,11 @@ impl WatchedNeurons {
             muted(ui, "Grey: recorded before the VRAM contents changed.");
         }
         let prompt = self.playback.token().is_some_and(|token| !token.decoded);
-        if self.kind == NeuronKind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
+        if self.kind == NeuronKind::Smooth
+            && options.placed
+            && prompt
+            && !matches!(options.mode, Mode::Placement | Mode::Tiers)
+        {
             let text = "For a prompt, the GPU does not report how strongly neurons fire. All neurons that it computes are \
                 shown as firing.";
             muted(ui, text);

@@ -21,6 +21,11 @@ pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Colo
             (code::BOTH, palette.text, "some of each"),
         ],
         Mode::Placement => vec![(255, palette.hot, "in VRAM"), (1, palette.cold, "in RAM")],
+        Mode::Tiers => vec![
+            (code::VRAM, palette.hot, "in VRAM"),
+            (code::RAM, palette.cold, "in RAM"),
+            (code::DISK, on_disk(palette), "only on disk"),
+        ],
         Mode::Predictor => vec![
             (code::HIT, palette.good, "hit"),
             (code::MISS, palette.bad, "miss"),
@@ -31,6 +36,11 @@ pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Colo
         }
         _ => Vec::new(),
     }
+}
+
+/// The colour of neurons whose weights are only on disk.
+fn on_disk(palette: &Palette) -> Color32 {
+    palette.background.lerp_to_gamma(palette.muted, 0.5)
 }
 
 /// The colours of `mode` on the background of `palette`. `comparing` two tokens has its own
@@ -47,16 +57,23 @@ pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -
         return table;
     }
     let mut table = [palette.background; 256];
-    let blend = match mode {
-        _ if comparing => None,
-        Mode::Placement => Some((palette.cold, palette.hot)),
-        Mode::Experts => Some((palette.background.lerp_to_gamma(palette.amber, 0.2), palette.amber)),
-        _ => None,
+    let chosen = palette.background.lerp_to_gamma(palette.amber, 0.2);
+    let blends = match mode {
+        _ if comparing => vec![],
+        Mode::Placement => vec![(1..=255, palette.cold, palette.hot)],
+        Mode::Tiers => vec![
+            (1..=code::DISK, on_disk(palette), on_disk(palette)),
+            (code::DISK..=code::RAM, on_disk(palette), palette.cold),
+            (code::RAM..=code::VRAM, palette.cold, palette.hot),
+        ],
+        Mode::Experts => vec![(1..=255, chosen, palette.amber)],
+        _ => vec![],
     };
-    if let Some((from, to)) = blend {
-        for (level, colour) in table.iter_mut().enumerate().skip(1) {
-            *colour = from.lerp_to_gamma(to, (level - 1) as f32 / 254.0);
-        }
+    for (levels, from, to) in blends {
+        let (first, steps) = (*levels.start(), f32::from(levels.end() - levels.start()));
+        levels.for_each(|level| {
+            table[usize::from(level)] = from.lerp_to_gamma(to, f32::from(level - first) / steps);
+        });
     }
     for (code, colour, _) in meanings {
         table[usize::from(code)] = colour;
@@ -140,7 +157,8 @@ mod tests {
     #[test]
     fn legend_colours_are_distinct() {
         for palette in [Palette::DARK, Palette::LIGHT] {
-            for (mode, comparing) in [(Mode::Placement, false), (Mode::Predictor, false), (Mode::Fired, true)] {
+            let modes = [Mode::Placement, Mode::Tiers, Mode::Predictor].map(|mode| (mode, false));
+            for (mode, comparing) in modes.into_iter().chain([(Mode::Fired, true)]) {
                 let table = table(mode, Colours::Inferno, comparing, &palette);
                 let mut seen = vec![table[0]];
                 for (code, colour, _) in meanings(mode, comparing, &palette) {
@@ -181,7 +199,8 @@ mod tests {
     #[test]
     fn separators_never_stand_out_more_than_the_data() {
         let light = |colour: Color32| colour.r() as i32 + colour.g() as i32 + colour.b() as i32;
-        for (mode, colours) in Mode::ALL.into_iter().flat_map(|mode| Colours::ALL.map(|colours| (mode, colours))) {
+        let modes = Mode::ALL.into_iter().chain([Mode::Tiers]);
+        for (mode, colours) in modes.flat_map(|mode| Colours::ALL.map(|colours| (mode, colours))) {
             for (palette, comparing) in [(Palette::DARK, false), (Palette::DARK, true), (Palette::LIGHT, false)] {
                 let table = table(mode, colours, comparing, &palette);
                 let line = light(separator(&table));

@@ -1,12 +1,17 @@
 //! Facts about a neuron, as text.
 
+use egui::Color32;
 use thermocline_engine::{
     model::{NeuronIndex, mask},
     telemetry::neurons::{NeuronShape, TokenTrace},
 };
 
-use super::{atlas::PointedNeuron, mode::Mode};
+use super::{
+    atlas::{Atlas, PointedNeuron},
+    mode::Mode,
+};
 use thermocline_host::units::counted;
+use thermocline_rich_text::theme::Palette;
 
 /// Sentences about a neuron at a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +24,8 @@ pub struct Facts {
     pub frequency: Option<String>,
     /// The selection frequency of its expert, in an MoE layer.
     pub expert: Option<String>,
-    /// True if the neuron is in VRAM.
-    pub hot: bool,
-    /// True if a device computes. Placement matters only then.
-    pub placed: bool,
+    /// Where the neuron's weights are. `None` if all weights are in RAM.
+    pub place: Option<NeuronPlace>,
     /// The prediction and its outcome, if a predictor ran.
     pub predicted: Option<&'static str>,
     /// The other neurons in its dot.
@@ -103,17 +106,17 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 }
 
 impl Facts {
-    /// Facts about the `pointed` neuron. `hot` is its placement. `None` means that the CPU computes
-    /// everything.
+    /// Facts about the `pointed` neuron. `place` is `None` if the CPU computes everything and all
+    /// weights are in RAM.
     pub fn of(
         shape: &NeuronShape,
         token: Option<&TokenTrace>,
         pointed: PointedNeuron,
         frequencies: Frequencies,
-        hot: Option<bool>,
+        place: Option<NeuronPlace>,
     ) -> Self {
-        let PointedNeuron { place, crowd } = pointed;
-        let NeuronIndex { layer, neuron } = place;
+        let PointedNeuron { place: index, crowd } = pointed;
+        let NeuronIndex { layer, neuron } = index;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
             let masks = token.masks.as_ref()?;
@@ -150,24 +153,64 @@ impl Facts {
             _ => None,
         };
         Facts {
-            title: title(shape, place),
+            title: title(shape, index),
             value,
             frequency: at(frequencies.fires).map(|often| format!("Fires {often}")),
             expert: match (expert, routed) {
                 (Some(_), None) => Some("Shared expert, used for every token".to_owned()),
                 _ => routed.and(at(frequencies.chosen)).map(|often| format!("Its expert is chosen {often}")),
             },
-            hot: hot.unwrap_or(false),
-            placed: hot.is_some(),
+            place,
             predicted,
             crowd: (crowd > 1).then(|| format!("{} more neurons in this dot. Double-click to see them", crowd - 1)),
         }
     }
+}
 
-    /// The neuron's placement as text.
-    pub fn placement_text(&self) -> &'static str {
-        if self.hot { "In VRAM" } else { "In RAM" }
+/// Where the weights of a neuron are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NeuronPlace {
+    /// In VRAM.
+    Vram,
+    /// In RAM.
+    Ram,
+    /// Only on disk.
+    Disk,
+}
+
+impl NeuronPlace {
+    /// The place as a label.
+    pub fn title(self) -> &'static str {
+        match self {
+            NeuronPlace::Vram => "In VRAM",
+            NeuronPlace::Ram => "In RAM",
+            NeuronPlace::Disk => "Only on disk",
+        }
     }
+
+    /// The place as the end of a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            NeuronPlace::Vram => "in VRAM",
+            NeuronPlace::Ram => "in RAM",
+            NeuronPlace::Disk => "only on disk",
+        }
+    }
+
+    /// The colour of the label and of the words.
+    pub fn colour(self, palette: &Palette) -> Color32 {
+        match self {
+            NeuronPlace::Vram => palette.hot,
+            NeuronPlace::Ram => palette.cold,
+            NeuronPlace::Disk => palette.muted,
+        }
+    }
+}
+
+/// The places of the visible layers' neurons, in words. `None` before they were drawn.
+pub fn tiers(atlas: &Atlas) -> Option<String> {
+    let [vram, ram, disk] = atlas.tiers()?.map(percent);
+    Some(format!("{vram} of the neurons in VRAM, {ram} in RAM, {disk} only on disk"))
 }
 
 /// A token's firings in one sentence, for people who do not see the map. `placed` means that a
@@ -218,26 +261,31 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
-        let of = |neuron, crowd| Facts::of(shape, Some(&token), pointed(neuron, crowd), frequencies, Some(neuron == 0));
+        let place = |neuron| [NeuronPlace::Vram, NeuronPlace::Ram, NeuronPlace::Disk, NeuronPlace::Disk][neuron];
+        let of =
+            |neuron, crowd| Facts::of(shape, Some(&token), pointed(neuron, crowd), frequencies, Some(place(neuron)));
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with strength 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires for 12 % of the tokens"));
         assert_eq!(first.expert, None);
-        assert_eq!((first.placement_text(), first.predicted), ("In RAM", Some("Not predicted to fire: a miss")));
+        let place_of = |facts: &Facts| facts.place.map(NeuronPlace::title);
+        assert_eq!((place_of(&first), first.predicted), (Some("In RAM"), Some("Not predicted to fire: a miss")));
+        assert_eq!(place_of(&of(2, 1)), Some("Only on disk"));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
             (of(0, 1).predicted, of(2, 1).predicted),
             (Some("Predicted to fire: a hit"), Some("Predicted to fire: a false alarm"))
         );
-        assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("In VRAM", "Silent for this token"));
+        assert_eq!((place_of(&of(0, 1)), of(3, 1).value.as_str()), (Some("In VRAM"), "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(
             summary(shape, Some(&token), true),
             "1 layer, token 0: 50 % of the neurons fire, 50 % of them in VRAM"
         );
-        let unknown = Facts::of(shape, None, pointed(0, 1), Frequencies::default(), Some(false));
+        let unknown = Facts::of(shape, None, pointed(0, 1), Frequencies::default(), None);
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
+        assert_eq!(place_of(&unknown), None);
     }
 
     #[test]
@@ -250,7 +298,7 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.1), chosen: Some(0.25) };
-        let of = |neuron| Facts::of(shape, Some(&token), pointed(neuron, 1), frequencies, Some(false));
+        let of = |neuron| Facts::of(shape, Some(&token), pointed(neuron, 1), frequencies, Some(NeuronPlace::Ram));
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
         assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen for 25 % of the tokens"));

@@ -14,11 +14,10 @@ use thermocline_engine::{
 
 use super::{
     atlas::Atlas,
-    facts::{self, percent, quoted},
+    facts::{self, NeuronPlace, percent, quoted},
     history::{History, TokenSample},
     pin_card::PinAct,
     pins::Pin,
-    watched::is_placed,
 };
 use thermocline_host::units;
 use thermocline_rich_text::{
@@ -221,20 +220,24 @@ impl Inequality {
     }
 }
 
-/// Shows a pinned neuron: its latest activations, its favourite words, its frequency, and its
-/// placement according to `atlas`. `tints` means that its firings tint the words of the chat.
-pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: bool) -> Option<PinAct> {
+/// Shows a pinned neuron: its latest activations, its favourite words, its frequency according to
+/// `atlas`, and its `place`. `tints` means that its firings tint the words of the chat.
+pub fn pinned(
+    ui: &mut Ui,
+    engine: &Engine,
+    pin: &Pin,
+    atlas: &Atlas,
+    place: Option<NeuronPlace>,
+    tints: bool,
+) -> Option<PinAct> {
     let NeuronIndex { layer, neuron } = pin.place;
-    let hot = is_placed(engine).then(|| atlas.is_hot(layer, neuron));
     let palette = Palette::of(ui);
     let mut act = None;
     ui.horizontal(|ui| {
         let title = facts::title(engine.neurons().shape(), pin.place);
         ui.label(RichText::new(title).size(12.0).strong());
-        match hot {
-            Some(true) => _ = ui.label(small("in VRAM", palette.hot)),
-            Some(false) => _ = ui.label(small("in RAM", palette.cold)),
-            None => {}
+        if let Some(place) = place {
+            ui.label(small(place.words(), place.colour(&palette)));
         }
         if let Some(frequency) = atlas.frequency(layer, neuron) {
             ui.label(small(percent(frequency.into()), palette.muted))
@@ -253,7 +256,7 @@ pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: boo
             }
         });
     });
-    sparkline(ui, pin, if hot == Some(true) { palette.hot } else { palette.cold });
+    sparkline(ui, pin, if place == Some(NeuronPlace::Vram) { palette.hot } else { palette.cold });
     ui.label(small(favourites(engine, pin), palette.muted));
     pin.lens.show(ui);
     act
@@ -269,9 +272,17 @@ pub fn favourites(engine: &Engine, pin: &Pin) -> String {
             times => format!("{} ({times} times)", quoted(&text)),
         }
     };
-    match top.is_empty() {
-        true => "Has not fired for any recorded token".to_owned(),
-        false => format!("Fires most often on {}", top.iter().map(words).collect::<Vec<_>>().join(", ")),
+    let of_text = (!top.is_empty()).then(|| top.iter().map(words).collect::<Vec<_>>().join(", "));
+    let patches = match pin.fired_patches {
+        0 => None,
+        1 => Some("1 patch of a picture".to_owned()),
+        patches => Some(format!("{patches} patches of pictures")),
+    };
+    match (of_text, patches) {
+        (None, None) => "Has not fired for any recorded token".to_owned(),
+        (Some(words), None) => format!("Fires most often on {words}"),
+        (None, Some(patches)) => format!("Fires on {patches}"),
+        (Some(words), Some(patches)) => format!("Fires most often on {words}; also on {patches}"),
     }
 }
 

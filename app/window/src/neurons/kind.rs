@@ -39,12 +39,12 @@ impl NeuronKind {
     }
 
     /// The modes that are useful for this kind, the default mode first. `placed` means that a
-    /// device holds neurons, or may.
+    /// device holds neurons, or may, or that some weights are only on disk.
     pub fn modes(self, placed: bool) -> Vec<Mode> {
         let others = Mode::ALL.into_iter().filter(|mode| match mode {
             Mode::Experts => self == NeuronKind::Experts,
             Mode::Predictor => self != NeuronKind::Smooth,
-            Mode::Placement => placed,
+            Mode::Placement | Mode::Tiers => placed,
             _ => true,
         });
         let usual = self.usual();

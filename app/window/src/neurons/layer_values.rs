@@ -7,7 +7,7 @@ use thermocline_engine::telemetry::neurons::{Difference, LayerTally, NeuronShape
 
 use super::mode::Mode;
 
-/// Bytes of [`Fold::Prediction`] and [`Fold::Union`]. 0 means nothing.
+/// Bytes of [`Fold::Prediction`], of [`Fold::Union`] and of [`Mode::Tiers`]. 0 means nothing.
 pub mod code {
     /// Fired, as predicted.
     pub const HIT: u8 = 1;
@@ -21,6 +21,12 @@ pub mod code {
     pub const ENDED: u8 = 2;
     /// The dot has neurons of both codes.
     pub const BOTH: u8 = 3;
+    /// In a model larger than RAM: in VRAM.
+    pub const VRAM: u8 = 255;
+    /// In a model larger than RAM: in RAM.
+    pub const RAM: u8 = 128;
+    /// In a model larger than RAM: only on disk.
+    pub const DISK: u8 = 16;
 }
 
 /// Age of a firing, in tokens, from which it is no longer recent.
@@ -52,7 +58,7 @@ impl Fold {
             _ if comparing => Fold::Union,
             Mode::Fired | Mode::Experts => Fold::Fraction,
             Mode::Strength | Mode::Recency => Fold::Most,
-            Mode::Frequency => Fold::Mean,
+            Mode::Frequency | Mode::Tiers => Fold::Mean,
             Mode::Placement => Fold::Placement,
             Mode::Predictor => Fold::Prediction,
         }
@@ -119,6 +125,8 @@ pub enum LayerValues<'a> {
     Changes(Difference),
     /// Neurons in VRAM.
     Places(&'a [u32]),
+    /// Neurons in VRAM, and neurons in RAM. The others are only on disk.
+    Tiers(&'a [u32], &'a [u32]),
     /// Firing frequencies.
     Frequency(&'a [f32]),
     /// Ages of the last firings, in tokens.
@@ -165,6 +173,11 @@ impl<'a> LayerValues<'a> {
             LayerValues::Nothing => {}
             LayerValues::Fired(mask) | LayerValues::Places(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
             LayerValues::Chosen(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
+            LayerValues::Tiers(hot, in_ram) => {
+                mark(0..ranks.len(), ranks, into, |_| code::DISK);
+                mark(neurons_of(in_ram), ranks, into, |_| code::RAM);
+                mark(neurons_of(hot), ranks, into, |_| code::VRAM);
+            }
             LayerValues::Strength(strength) => mark(0..strength.len(), ranks, into, |neuron| strength[neuron]),
             LayerValues::Prediction(fired, predicted) => {
                 for (fires, expected, code) in
@@ -214,12 +227,14 @@ mod tests {
         assert_eq!(bytes(LayerValues::Frequency(&[1.0, 0.25, f32::NAN, 9.0])), [0, 128, 255, 255]);
         assert_eq!(bytes(LayerValues::Ages(&[None, Some(0), Some(999), Some(5000)])), [0, 255, 0, 0]);
         assert_eq!(bytes(LayerValues::Fired(&[u32::MAX, u32::MAX])), [1; 4], "more words than neurons");
+        let tiers = [code::DISK, code::RAM, code::VRAM, code::VRAM];
+        assert_eq!(bytes(LayerValues::Tiers(&[0b1001], &[0b0011])), tiers, "VRAM goes first");
         assert_eq!(bytes(LayerValues::Nothing), [0; 4]);
     }
 
     #[test]
     fn fold_levels_match_their_definitions() {
-        let cases: [(Fold, &[u8], u8); 12] = [
+        let cases: [(Fold, &[u8], u8); 15] = [
             (Fold::Fraction, &[0, 0, 0, 1], 128),
             (Fold::Fraction, &[], 0),
             (Fold::Placement, &[1, 0], 128),
@@ -232,6 +247,9 @@ mod tests {
             (Fold::Union, &[0, 1, 2], code::BOTH),
             (Fold::Mean, &[255, 0, 0, 0], 128),
             (Fold::Mean, &[], 0),
+            (Fold::Mean, &[code::DISK; 3], code::DISK),
+            (Fold::Mean, &[code::RAM; 3], code::RAM),
+            (Fold::Mean, &[code::VRAM; 3], code::VRAM),
         ];
         for (fold, bytes, level) in cases {
             assert_eq!(fold.level(bytes), level, "{fold:?} {bytes:?}");

@@ -20,7 +20,7 @@ use thermocline_engine::{
 use super::{
     atlas::{Atlas, LayerFrequencies, MapLayout, PointedNeuron},
     colours, expert_borders,
-    facts::{self, Facts, Frequencies},
+    facts::{self, Facts, Frequencies, NeuronPlace},
     grid::{Grid, View},
     layer_values::Fold,
     map_snapshot::MapSnapshot,
@@ -57,8 +57,10 @@ pub struct MapOptions {
     pub by_frequency: bool,
     /// True on a light background.
     pub light: bool,
-    /// True if a device computes. Placement matters only then.
+    /// True if a device computes, so that neurons may be in VRAM.
     pub placed: bool,
+    /// True if the model is larger than its RAM, so that neurons may be only on disk.
+    pub paged: bool,
 }
 
 impl MapOptions {
@@ -168,10 +170,11 @@ impl Map {
         let (whole, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let rect = Rect::from_min_max(Pos2::new(whole.left() + GUTTER, whole.top()), whole.max);
         response.widget_info(|| {
+            let tiers = (options.mode == Mode::Tiers).then(|| facts::tiers(&self.atlas)).flatten();
             let text = format!(
                 "Map of neurons, {}: {}",
                 options.mode.title(),
-                facts::summary(shape, token.as_ref(), options.placed)
+                tiers.unwrap_or_else(|| facts::summary(shape, token.as_ref(), options.placed))
             );
             WidgetInfo::labeled(Role::Image, true, text)
         });
@@ -193,7 +196,7 @@ impl Map {
                 self.view =
                     if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.place.layer) };
             }
-            let facts = self.facts(token.as_ref(), pointed, options.placed);
+            let facts = self.facts(engine, token.as_ref(), pointed, options);
             // The card already shows these facts, and a tooltip would cover it.
             if marks.card != Some(pointed.place) {
                 response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
@@ -203,11 +206,32 @@ impl Map {
     }
 
     /// Facts about a neuron at a token, as shown for the neuron under the pointer.
-    pub fn facts(&self, token: Option<&TokenTrace>, pointed: PointedNeuron, placed: bool) -> Facts {
+    pub fn facts(
+        &self,
+        engine: &Engine,
+        token: Option<&TokenTrace>,
+        pointed: PointedNeuron,
+        options: MapOptions,
+    ) -> Facts {
+        let place = self.place(engine, pointed.place, options);
         let (atlas, NeuronIndex { layer, neuron }) = (&self.atlas, pointed.place);
         let chosen = atlas.shape.member(layer, neuron).and_then(|(expert, _)| atlas.chosen(layer, expert));
         let frequencies = Frequencies { fires: atlas.frequency(layer, neuron), chosen };
-        Facts::of(&atlas.shape, token, pointed, frequencies, placed.then(|| atlas.is_hot(layer, neuron)))
+        Facts::of(&atlas.shape, token, pointed, frequencies, place)
+    }
+
+    /// Where a neuron's weights are now. `None` if all weights are in RAM.
+    pub fn place(&self, engine: &Engine, place: NeuronIndex, options: MapOptions) -> Option<NeuronPlace> {
+        let (NeuronIndex { layer, neuron }, shape) = (place, &self.atlas.shape);
+        let unit = shape.member(layer, neuron).map_or(neuron, |(expert, _)| expert);
+        // Every token reads the shared expert, so it stays in RAM.
+        let is_shared = shape.experts(layer) > 0 && unit >= shape.experts(layer);
+        match () {
+            () if !options.placed && !options.paged => None,
+            () if self.atlas.is_hot(layer, neuron) => Some(NeuronPlace::Vram),
+            () if !is_shared && engine.model().is_in_ram(layer, unit) == Some(false) => Some(NeuronPlace::Disk),
+            () => Some(NeuronPlace::Ram),
+        }
     }
 
     /// The position of a neuron's dot on the screen, if it is visible.
@@ -317,6 +341,9 @@ impl Map {
                 self.atlas.draw_token(board.shape(), mode, token, None);
             }
             (Mode::Placement, ..) => self.atlas.draw_places(),
+            (Mode::Tiers, ..) => {
+                self.unfinished = !self.atlas.draw_tiers(|layer| engine.model().in_ram(layer), SLICE);
+            }
             (mode @ (Mode::Frequency | Mode::Recency), ..) => {
                 self.unfinished = !self.atlas.draw_tally(board, mode, SLICE);
             }
@@ -394,12 +421,11 @@ pub fn facts_ui(ui: &mut Ui, facts: &Facts) {
     let palette = Palette::of(ui);
     ui.spacing_mut().item_spacing.y = 4.0;
     ui.label(RichText::new(&facts.title).strong());
-    let placement = facts.placed.then(|| facts.placement_text());
     for (text, colour) in [
         (Some(&*facts.value), palette.text),
         (facts.frequency.as_deref(), palette.muted),
         (facts.expert.as_deref(), palette.muted),
-        (placement, if facts.hot { palette.hot } else { palette.cold }),
+        (facts.place.map(NeuronPlace::title), facts.place.map_or(palette.cold, |place| place.colour(&palette))),
         (facts.predicted, palette.text),
         (facts.crowd.as_deref(), palette.muted),
     ] {

@@ -56,4 +56,4 @@ pub mod tint;
 mod watched;
 
 pub use panel::NeuronsPanel;
-pub use tint::{NeuronMarks, Tint};
+pub use tint::{NeuronMarks, PatchTint, RingedNeurons, Tint};

@@ -12,6 +12,9 @@ pub enum Mode {
     Frequency,
     /// Placement: hot or cold.
     Placement,
+    /// Placement in a model that is larger than its RAM: hot, cold, or only on disk. It has the
+    /// button of [`Mode::Placement`].
+    Tiers,
     /// Firings that the predictor found or missed, and its false alarms.
     Predictor,
     /// How long ago neurons last fired.
@@ -21,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes in the order of the buttons.
+    /// The modes in the order of the buttons.
     pub const ALL: [Mode; 7] =
         [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency, Mode::Experts];
 
@@ -36,7 +39,7 @@ impl Mode {
             Mode::Fired => "Fired",
             Mode::Strength => "Strength",
             Mode::Frequency => "Frequency",
-            Mode::Placement => "Placement",
+            Mode::Placement | Mode::Tiers => "Placement",
             Mode::Predictor => "Predictor",
             Mode::Recency => "Recency",
             Mode::Experts => "Experts",
@@ -50,6 +53,7 @@ impl Mode {
             Mode::Strength => "How strongly they fire, as a fraction of the layer's strongest",
             Mode::Frequency => "How often they fire, mostly in the last few hundred tokens",
             Mode::Placement => "Which neurons are in VRAM and which are in RAM",
+            Mode::Tiers => "Which neurons are in VRAM, which are in RAM and which are only on disk",
             Mode::Predictor => {
                 "Which firing neurons the predictor found, which it missed, and which it predicted wrongly"
             }
@@ -65,8 +69,13 @@ impl Mode {
             Mode::Strength => Some(["0", "50 % of the layer's strongest", "100 %"]),
             Mode::Frequency => Some(["0", "at 25 % of the tokens", "100 %"]),
             Mode::Recency => Some(["1,000 tokens ago", "30 ago", "now"]),
-            Mode::Placement | Mode::Predictor | Mode::Experts => None,
+            Mode::Placement | Mode::Tiers | Mode::Predictor | Mode::Experts => None,
         }
+    }
+
+    /// The mode to show instead if a pager decides which weights are in RAM.
+    pub fn paged(self, paged: bool) -> Self {
+        if paged && self == Mode::Placement { Mode::Tiers } else { self }
     }
 
     /// True if a picture shows one token, not all tokens so far.
@@ -139,6 +148,10 @@ mod tests {
             assert_eq!(Mode::ALL.into_iter().filter(|other| other.key() == key).count(), 1, "{key}");
             assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor | Mode::Experts));
         }
+        assert_eq!(Mode::Tiers.key(), Mode::Placement.key(), "one button");
+        assert_eq!(Mode::ALL.map(|mode| mode.paged(false)), Mode::ALL);
+        let paged = Mode::ALL.map(|mode| mode.paged(true));
+        assert!(paged.contains(&Mode::Tiers) && !paged.contains(&Mode::Placement) && paged.contains(&Mode::Fired));
         for colours in Colours::ALL {
             assert_eq!(Colours::of(&colours.key()), colours);
         }

@@ -121,12 +121,14 @@ impl NeuronsPanel {
         let placed = is_placed(&engine);
         self.head(ui, shell, &engine, &watched, detached);
         let settings = &shell.settings.heatmap;
+        let paged = engine.model().pager().is_some();
         let options = MapOptions {
-            mode: watched.kind.chosen(settings, placed),
+            mode: watched.kind.chosen(settings, placed || paged).paged(paged),
             colours: Colours::of(&settings.colours),
             by_frequency: settings.by_frequency,
             light: Palette::of(ui) == Palette::LIGHT,
             placed,
+            paged,
         };
         let (on, mass_percent) = (settings.on, settings.mass_percent);
         if watched.kind == NeuronKind::Smooth {
@@ -179,7 +181,7 @@ impl NeuronsPanel {
     }
 
     fn head(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, watched: &WatchedNeurons, detached: bool) {
-        let placed = is_placed(engine);
+        let placed = is_placed(engine) || engine.model().pager().is_some();
         ui.horizontal(|ui| {
             ui.heading("Neurons");
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
@@ -212,7 +214,7 @@ impl NeuronsPanel {
             ui.spacing_mut().button_padding.x = 7.0;
             for mode in kind.modes(placed) {
                 let title = RichText::new(mode.title()).size(12.0);
-                let mut hover = kind.explanation(mode, percent);
+                let mut hover = kind.explanation(mode.paged(engine.model().pager().is_some()), percent);
                 if mode == Mode::Strength {
                     hover += &format!(". {}", cost::sentence(&watched.board, Watch::Strength));
                 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use thermocline_engine::{
     model::{NeuronIndex, mask},
-    telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, TokenTrace},
+    telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, PicturePatch, TokenTrace},
 };
 
 use super::{facts, lens::Lens};
@@ -24,6 +24,10 @@ pub struct Pin {
     pub series: VecDeque<f32>,
     /// Ids of the tokens of the series.
     pub words: VecDeque<u32>,
+    /// Places of the tokens of the series in pictures. `None` for a token of the text.
+    pub patches: VecDeque<Option<PicturePatch>>,
+    /// Number of patches of pictures at which it fired.
+    pub fired_patches: u32,
     /// The words that the neuron raises and lowers.
     pub lens: Lens,
     /// A sentence about its words across chats. Empty if no words are stored.
@@ -40,6 +44,8 @@ impl Pin {
             name: facts::name(shape, place),
             series: VecDeque::new(),
             words: VecDeque::new(),
+            patches: VecDeque::new(),
+            fired_patches: 0,
             lens: Lens::Unknown,
             across: String::new(),
             fired_at: HashMap::new(),
@@ -55,19 +61,23 @@ impl Pin {
             let masks = token.masks.as_ref()?;
             Some(f32::from(*masks.strength.get(shape.range(self.place.layer))?.get(self.place.neuron)?) / 255.0)
         };
-        if fired {
-            *self.fired_at.entry(token.token).or_default() += 1;
+        match token.patch {
+            _ if !fired => {}
+            Some(_) => self.fired_patches += 1,
+            None => *self.fired_at.entry(token.token).or_default() += 1,
         }
         self.series.push_back(if fired { strength().unwrap_or(1.0) } else { 0.0 });
         self.words.push_back(token.token);
+        self.patches.push_back(token.patch);
         if self.series.len() > MOST_TOKENS {
             self.series.pop_front();
             self.words.pop_front();
+            self.patches.pop_front();
         }
     }
 
-    /// The ids of the `count` tokens at which the neuron fired most often, with their counts, in
-    /// descending order.
+    /// The ids of the `count` tokens of the text at which the neuron fired most often, with their
+    /// counts, in descending order.
     pub fn top(&self, count: usize) -> Vec<(u32, u32)> {
         let mut all: Vec<_> = self.fired_at.iter().map(|(token, times)| (*token, *times)).collect();
         all.sort_unstable_by_key(|(token, times)| (std::cmp::Reverse(*times), *token));

@@ -96,6 +96,10 @@ fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
     harness.run_steps(4);
 }
 
+fn map<'a>(harness: &'a mut Harness<'static, State>) -> &'a super::map::Map {
+    &harness.state_mut().panel.watched.as_ref().unwrap().map
+}
+
 /// Clicks on a neuron's dot, wherever it is.
 fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usize) {
     let State { panel, shell, .. } = harness.state_mut();
@@ -198,6 +202,40 @@ fn map_is_updated_in_its_own_window() {
     harness.run_steps(3);
     assert!(harness.query_by_label("The map is in its own window.").is_none());
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
+}
+
+/// The map of a model that is larger than its RAM names the disk: in the legend, below the map, in
+/// the map's accessible name and at a neuron.
+#[cfg(target_os = "linux")]
+#[test]
+fn map_of_a_model_larger_than_its_ram_shows_the_disk() {
+    let mut harness = harness();
+    let options = EngineOptions { device: DeviceChoice::Cpu, ram: Some(1 << 16), ..EngineOptions::default() };
+    open_with(&mut harness, ModelId::Path("../../tests/fixtures/models/llama-relu".into()), options);
+    harness.step();
+    generate(&mut harness, 12);
+    let engine = shell(&mut harness).engine_handle.engine().unwrap();
+    let figures = engine.model().pager().unwrap().figures();
+    assert!(figures.present < figures.weights, "{figures:?}");
+    assert!(harness.query_by_label("only on disk").is_none(), "the mode of firings");
+    click(&mut harness, "Placement");
+    harness.run_steps(20);
+    for (label, count) in [("in VRAM", 1), ("in RAM", 1), ("only on disk", 1)] {
+        assert_eq!(harness.query_all_by_label(label).count(), count, "{label}");
+    }
+    let places = format!("Map of neurons, Placement: {}", super::facts::tiers(&map(&mut harness).atlas).unwrap());
+    assert!(places.ends_with(" only on disk"), "{places}");
+    assert!(harness.query_by_label(&places).is_some(), "{places}");
+
+    let shape = engine.neurons().shape().clone();
+    let neurons = (0..shape.layers()).flat_map(|layer| (0..shape.neurons(layer)).map(move |neuron| (layer, neuron)));
+    let (layer, neuron) = neurons.into_iter().find(|at| engine.model().is_in_ram(at.0, at.1) == Some(false)).unwrap();
+    let in_ram = engine.model().in_ram(layer).unwrap();
+    assert!(!mask::contains(&in_ram, neuron) && engine.model().in_ram(99).is_none());
+    assert_eq!(engine.model().is_in_ram(layer, shape.neurons(layer)), None, "no such neuron");
+    click_neuron(&mut harness, layer, neuron);
+    assert!(harness.query_by_label("Only on disk").is_some(), "the card of the neuron");
+    assert_eq!(harness.query_all_by_label("only on disk").count(), 2, "the legend and the list of pins");
 }
 
 #[test]

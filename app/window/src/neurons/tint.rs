@@ -1,19 +1,77 @@
-//! A pinned neuron or a held token in the chat's words: finds its tokens in an answer's text.
+//! A pinned neuron or a held token in the chat: finds its tokens in an answer's text, and its
+//! patches in pictures.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use egui::Color32;
+use thermocline_engine::{
+    model::NeuronIndex,
+    pictures::PictureHash,
+    telemetry::neurons::{PicturePatch, TokenTrace},
+};
 
 use super::pins::Pin;
-use thermocline_chats::chat::Explained;
+use thermocline_rich_text::theme::Palette;
 
 /// Marks that the neuron map sets in the chat, and the chat on the map.
 #[derive(Debug, Default)]
 pub struct NeuronMarks {
     /// The pinned neuron that tints the chat's words.
     pub tint: Option<Arc<Tint>>,
-    /// The word of an answer whose neurons are ringed on the map.
-    pub highlight: Option<Arc<Explained>>,
-    /// The token held on the map, to be marked in the chat's words.
+    /// The neurons that are ringed on the map.
+    pub highlight: Option<RingedNeurons>,
+    /// The token held on the map, to be marked in the chat.
     pub mark: Option<Tint>,
+}
+
+/// Neurons of a word or of a patch, ringed on the map.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RingedNeurons {
+    /// The neurons.
+    pub places: Vec<NeuronIndex>,
+    /// Their work, as inside a sentence.
+    pub work: String,
+}
+
+/// A neuron's activation at the patches of a picture.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PatchTint {
+    rows: usize,
+    cols: usize,
+    /// Strengths from 0 to 1, row by row. `None` if the patch is no longer recorded.
+    strengths: Vec<Option<f32>>,
+}
+
+impl PatchTint {
+    /// Adds the strength at a patch. A patch of another grid starts again.
+    fn add(&mut self, patch: PicturePatch, strength: f32) {
+        let [rows, cols] = [patch.rows, patch.cols].map(|count| count as usize);
+        if [self.rows, self.cols] != [rows, cols] {
+            *self = PatchTint { rows, cols, strengths: vec![None; rows * cols] };
+        }
+        if let Some(known) = self.strengths.get_mut(patch.index as usize) {
+            *known = Some(strength);
+        }
+    }
+
+    /// Rows and columns of patches.
+    pub fn grid(&self) -> [usize; 2] {
+        [self.rows, self.cols]
+    }
+
+    /// The patches at which the neuron fires, with their strengths.
+    pub fn fired(&self) -> impl Iterator<Item = (usize, f32)> {
+        let all = self.strengths.iter().enumerate();
+        all.filter_map(|(at, strength)| Some((at, strength.filter(|strength| *strength > 0.0)?)))
+    }
+
+    /// How many of the patches fire, in words.
+    pub fn count(&self) -> String {
+        let (fired, known) = (self.fired().count(), self.strengths.iter().flatten().count());
+        let forgotten = self.strengths.len() - known;
+        let count = format!("{fired} of {known} patches");
+        if forgotten > 0 { format!("{count}, {forgotten} are no longer recorded") } else { count }
+    }
 }
 
 /// The latest tokens as text, with a neuron's activation at each.
@@ -23,30 +81,68 @@ pub struct Tint {
     pub name: String,
     /// True if the neuron is in VRAM. The tint then has the colour of hot neurons.
     pub hot: bool,
+    /// True for a token that the map holds.
+    pub held: bool,
     text: Vec<u8>,
     /// End of each token in bytes of the text, and its strength from 0 to 1.
     tokens: Vec<(usize, f32)>,
+    pictures: HashMap<PictureHash, PatchTint>,
 }
 
 impl Tint {
     /// The tint of `pin`. `bytes` returns the text of a token.
     pub fn of<'a>(pin: &Pin, hot: bool, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
         let mut tint = Tint { name: pin.name.clone(), hot, ..Tint::default() };
-        for (token, strength) in pin.words.iter().zip(&pin.series) {
+        for ((token, strength), patch) in pin.words.iter().zip(&pin.series).zip(&pin.patches) {
+            if let Some(patch) = patch {
+                tint.pictures.entry(PictureHash(patch.picture)).or_default().add(*patch, *strength);
+                continue;
+            }
             tint.text.extend_from_slice(bytes(*token));
             tint.tokens.push((tint.text.len(), *strength));
         }
         tint
     }
 
+    /// A tint that marks `held` in its picture, or among the consecutive `tokens`.
+    pub fn of_held<'a>(held: &TokenTrace, tokens: &[(u64, u32)], bytes: impl Fn(u32) -> &'a [u8]) -> Self {
+        let Some(patch) = held.patch else { return Tint::of_token(tokens, held.index, bytes) };
+        let mut marked = PatchTint::default();
+        marked.add(patch, 1.0);
+        marked.strengths.iter_mut().for_each(|strength| _ = strength.get_or_insert(0.0));
+        let pictures = HashMap::from([(PictureHash(patch.picture), marked)]);
+        Tint { name: format!("token {}", held.index), held: true, pictures, ..Tint::default() }
+    }
+
     /// A tint that marks the token with this index among the consecutive `tokens`.
-    pub fn of_token<'a>(tokens: &[(u64, u32)], index: u64, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
-        let mut tint = Tint { name: format!("token {index}"), ..Tint::default() };
+    fn of_token<'a>(tokens: &[(u64, u32)], index: u64, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
+        let mut tint = Tint { name: format!("token {index}"), held: true, ..Tint::default() };
         for (at, token) in tokens {
             tint.text.extend_from_slice(bytes(*token));
             tint.tokens.push((tint.text.len(), if *at == index { 1.0 } else { 0.0 }));
         }
         tint
+    }
+
+    /// The tinted patches of a picture. `None` if no token of the picture is recorded.
+    pub fn picture(&self, picture: PictureHash) -> Option<&PatchTint> {
+        self.pictures.get(&picture)
+    }
+
+    /// The colour of this strength over the chat.
+    pub fn colour(&self, palette: &Palette, strength: f32) -> Color32 {
+        let colour = match (self.held, self.hot) {
+            (true, _) => palette.amber,
+            (false, true) => palette.hot,
+            (false, false) => palette.cold,
+        };
+        if strength > 0.0 { colour.gamma_multiply(0.2 + 0.4 * strength) } else { Color32::TRANSPARENT }
+    }
+
+    /// The sentence about what is tinted.
+    pub fn sentence(&self) -> String {
+        let name = &self.name;
+        if self.held { format!("Marked: {name} on the map.") } else { format!("Coloured where {name} fires.") }
     }
 
     /// [`Tint::pieces`] of an answer, if any piece is tinted.
@@ -85,7 +181,7 @@ impl Tint {
 mod tests {
     use thermocline_engine::{
         model::NeuronIndex,
-        telemetry::neurons::{LayerFiring, NeuronBoard, NeuronShape},
+        telemetry::neurons::{BegunToken, LayerFiring, NeuronBoard, NeuronShape},
     };
 
     use super::*;
@@ -115,5 +211,40 @@ mod tests {
             "before the answer"
         );
         assert_eq!((tint.pieces("Ho"), tint.pieces(" "), tint.pieces("")), (None, None, None));
+    }
+    #[test]
+    fn patches_of_a_picture_are_tinted_by_their_last_tokens() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+        let patch = |index| PicturePatch { picture: [7; 32], rows: 2, cols: 2, index };
+        let mut see = |index: Option<u32>, fired| {
+            let token = BegunToken { session: 0, position: 0, id: 1, patch: index.map(patch) };
+            recorder.begin_each([token].into_iter(), false);
+            recorder.layer(&LayerFiring { tokens: 1, fired: &[fired], ..LayerFiring::default() });
+            recorder.end();
+        };
+        // Text, a picture, and the second half of the picture once more.
+        [(None, 1), (Some(0), 1), (Some(1), 1), (Some(2), 0), (Some(2), 1), (Some(3), 0)]
+            .into_iter()
+            .for_each(|(index, fired)| see(index, fired));
+        let mut pins = Pins::default();
+        assert!(pins.toggle(&board, NeuronIndex { layer: 0, neuron: 0 }));
+        let pin = &pins.all[0];
+        assert_eq!((pin.fired_patches, pin.top(9)), (3, vec![(1, 1)]), "patches are no words");
+        let tint = Tint::of(pin, false, |_| b"pad");
+        assert_eq!(tint.text, b"pad", "the text alone");
+        let of_picture = tint.picture(PictureHash([7; 32])).unwrap();
+        assert_eq!((of_picture.grid(), of_picture.count()), ([2, 2], "3 of 4 patches".to_owned()));
+        assert_eq!(of_picture.fired().map(|(at, _)| at).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(tint.picture(PictureHash([8; 32])), None);
+        // Only the last two patches are recorded, of another grid.
+        let mut cut = of_picture.clone();
+        cut.add(PicturePatch { rows: 1, cols: 3, ..patch(2) }, 0.0);
+        assert_eq!(cut.count(), "0 of 1 patches, 2 are no longer recorded");
+        let held = Tint::of_held(&board.token(2).unwrap(), &[], |_| b"");
+        let marked = held.picture(PictureHash([7; 32])).unwrap();
+        assert_eq!(
+            (held.held, marked.count(), marked.fired().next()),
+            (true, "1 of 4 patches".to_owned(), Some((1, 1.0)))
+        );
     }
 }

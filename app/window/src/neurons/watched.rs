@@ -8,7 +8,7 @@ use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_PAU
 use thermocline_engine::{
     model::NeuronIndex,
     session::{DeviceStatus, Engine},
-    telemetry::neurons::{NeuronBoard, TokenTrace},
+    telemetry::neurons::{NeuronBoard, PicturePatch, TokenTrace},
 };
 
 use super::{
@@ -114,9 +114,9 @@ impl WatchedNeurons {
         let height = map_height(self.board.shape().layers(), ui.clip_rect().height(), detached);
         self.navigation(ui, shell, options.placed);
         let pointed = self.search(ui, shell, engine);
-        let (pins, word) = (self.pins.places(), shell.marks.highlight.clone());
-        let of_word = word.iter().flat_map(|word| &word.neurons).map(|neuron| neuron.effect.place);
-        let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
+        let (pins, highlight) = (self.pins.places(), shell.marks.highlight.clone());
+        let highlighted = highlight.iter().flat_map(|of| of.places.iter().copied());
+        let ringed: Vec<NeuronIndex> = highlighted.chain(pointed).collect();
         let marks = MapMarks { pins: &pins, ringed: &ringed, card: self.card };
         let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
         if let Some(PointedNeuron { place, .. }) = clicked {
@@ -127,14 +127,14 @@ impl WatchedNeurons {
         self.sides(ui, engine, options);
         let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
         colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
-        if let Some(word) = &word {
-            muted(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.word)));
+        if let Some(highlight) = &highlight {
+            muted(ui, format!("Circled: the neurons that {}", highlight.work));
         }
         self.threshold(ui, shell, options);
         self.hint(ui, shell, options);
         self.scrub(ui, engine);
         self.mark(engine);
-        self.pinned(ui, shell, engine);
+        self.pinned(ui, shell, engine, options);
         let token = self.playback.token();
         CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
             Some(token) => figures::layers(ui, self.board.shape(), token, options.placed),
@@ -239,7 +239,7 @@ impl WatchedNeurons {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token();
-        let facts = self.map.facts(token.as_ref(), PointedNeuron { place: at, crowd: 1 }, options.placed);
+        let facts = self.map.facts(engine, token.as_ref(), PointedNeuron { place: at, crowd: 1 }, options);
         let Some(pin) = self.pins.all.iter().find(|pin| pin.place == at) else { return };
         let words = figures::favourites(engine, pin);
         let tints = self.pins.tinting().is_some_and(|pin| pin.place == at);
@@ -271,7 +271,7 @@ impl WatchedNeurons {
         if self.mark.as_ref().map(|mark| &mark.name) != name.as_ref() {
             let ids = self.playback.ids(&self.board);
             let bytes = |token| engine.tokenizer().token_bytes(token);
-            self.mark = held.map(|token| Tint::of_token(&ids, token.index, bytes));
+            self.mark = held.map(|token| Tint::of_held(&token, &ids, bytes));
         }
     }
 
@@ -306,9 +306,12 @@ impl WatchedNeurons {
             }
         });
         ui.horizontal(|ui| {
-            let word = engine.tokenizer().decode(&[token.token], false);
             let kind = if token.decoded { "answer" } else { "prompt" };
-            let text = format!("token {} {}, {kind}", token.index, quoted(&word));
+            let what = match token.patch.map(PicturePatch::place) {
+                Some([row, column]) => format!("row {row}, column {column} of a picture"),
+                None => quoted(&engine.tokenizer().decode(&[token.token], false)),
+            };
+            let text = format!("token {} {what}, {kind}", token.index);
             muted(ui, text);
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 let base = self.playback.base().map(|base| base.index);
@@ -323,7 +326,7 @@ impl WatchedNeurons {
         });
     }
 
-    fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
+    fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, options: MapOptions) {
         CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
             if self.pins.all.is_empty() {
                 muted(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone.");
@@ -331,7 +334,8 @@ impl WatchedNeurons {
             let mut action = None;
             let tinting = self.pins.tinting().map(|pin| pin.place);
             for pin in &self.pins.all {
-                if let Some(act) = figures::pinned(ui, engine, pin, &self.map.atlas, tinting == Some(pin.place)) {
+                let (place, tints) = (self.map.place(engine, pin.place, options), tinting == Some(pin.place));
+                if let Some(act) = figures::pinned(ui, engine, pin, &self.map.atlas, place, tints) {
                     action = Some((pin.place, act));
                 }
             }
@@ -357,7 +361,7 @@ impl WatchedNeurons {
     }
 }
 
-/// True if a device computes the model. Placement matters only then.
+/// True if a device computes the model, so that neurons may be in VRAM.
 pub fn is_placed(engine: &Engine) -> bool {
     !matches!(engine.device(), DeviceStatus::Cpu { .. })
 }

@@ -1,5 +1,5 @@
-//! The page of settings: appearance, the server ([`serving`]), [`tools`], folders, the list of
-//! [`keys`], and the program itself ([`about`]).
+//! The page of settings: appearance, the server ([`serving`]), [`tools`], attached files, folders,
+//! the list of [`keys`], and the program itself ([`about`]).
 
 mod about;
 pub mod keys;
@@ -15,6 +15,7 @@ pub use tools::ToolsCard;
 
 use crate::{
     command::{Command, Page},
+    passage_models,
     settings_file::choose_theme,
     shell::Shell,
 };
@@ -68,6 +69,10 @@ impl PreferencesPage {
             widgets::card(ui, |ui| self.looks(ui, shell));
             widgets::card(ui, |ui| self.serving.show(ui, shell));
             widgets::card(ui, |ui| self.tools.show(ui, shell));
+            widgets::card(ui, |ui| {
+                title(ui, "Attached files");
+                passage_models::show(ui, shell);
+            });
             widgets::card(ui, |ui| folders(ui, shell));
             widgets::card(ui, |ui| {
                 places(ui, shell);

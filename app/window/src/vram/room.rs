@@ -14,7 +14,7 @@ const POSITIONS: u64 = 512;
 /// The VRAM of the device that computes the open model, or would compute it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetRoom {
-    /// The useful maximum: all of the device, or all that the model can use.
+    /// The useful maximum: all of the device, or all that the model and its vision tower can use.
     pub most: u64,
     /// Bytes available now, including those that this program holds.
     pub can_have: u64,
@@ -39,7 +39,7 @@ impl BudgetRoom {
         // memory of a forward pass.
         let weights = engine.model().checkpoint.tensor_bytes();
         let estimated = || weights + engine.telemetry().kv_bytes + weights / 4 + (32 << 20);
-        let useful = shell.vram.forecasts.enough(model).unwrap_or_else(estimated);
+        let useful = shell.vram.forecasts.enough(model).unwrap_or_else(estimated) + engine.picture_bytes();
         let can_have = system.can_have(held).unwrap_or(held).max(1);
         let all = system.total.unwrap_or(u64::MAX);
         let now = engine.vram_budget().or(in_force).unwrap_or(can_have);

@@ -66,7 +66,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn figures(present: u64) -> PagerFigures {
-        PagerFigures { weights: 20 * GIB, budget: 9 * GIB, present, read: 31 * GIB }
+        PagerFigures { weights: 20 * GIB, budget: 9 * GIB, present, read: 31 * GIB, requests: 1000 }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
     simd::tests::{random_activations, tolerance},
 };
 use thermocline_formats::{
-    format::Bytes,
+    format::{Bytes, RecordPart},
     quant::{TensorType, sample::random_weights},
 };
 
@@ -202,7 +202,7 @@ fn assert_bits_of_single_tokens(ty: TensorType, rows: usize, cols: usize, passes
 #[test]
 fn tokens_have_the_bits_that_they_have_alone() {
     for ty in TensorType::WEIGHTS {
-        assert_bits_of_single_tokens(ty, 61, columns(ty, 1100), &[2, 3, 7, 8, 17, 32, 33, 70]);
+        assert_bits_of_single_tokens(ty, 61, columns(ty, 1100), &[2, 3, 7, 8, 9, 13, 16, 17, 32, 33, 70]);
     }
 }
 
@@ -210,7 +210,7 @@ fn tokens_have_the_bits_that_they_have_alone() {
 #[test]
 fn tokens_have_the_bits_that_they_have_alone_in_rows_of_thirty_thousand_columns() {
     for ty in TensorType::WEIGHTS {
-        assert_bits_of_single_tokens(ty, 5, 30 << 10, &[2, 9, 33]);
+        assert_bits_of_single_tokens(ty, 5, 30 << 10, &[2, 9, 16, 33]);
     }
 }
 
@@ -250,4 +250,57 @@ fn matmul_takes_empty_shapes() {
     assert_eq!(out, [0.0; 3]);
     cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut [] }], &[], 0);
     cpu.matmul_neurons(&weight, None, &[0.0; 3], 1, &mut []);
+}
+
+/// The same rows, each between other bytes of a record.
+fn in_records(weight: &Matrix) -> Matrix {
+    let part = RecordPart { record: weight.row_bytes() + 96, start: 32 };
+    let mut bytes = vec![0xa5; weight.rows() * part.record];
+    for (row, record) in bytes.chunks_exact_mut(part.record).enumerate() {
+        record[part.start..][..weight.row_bytes()].copy_from_slice(weight.row(row));
+    }
+    let matrix = Matrix::in_records(weight.ty(), weight.cols(), part, &Bytes::new(bytes)).unwrap();
+    matrix.with_factor(weight.factor())
+}
+
+/// Every product with rows of records equals the product with the same rows side by side.
+#[test]
+fn rows_of_records_have_the_products_of_contiguous_rows() {
+    let rng = &mut StdRng::seed_from_u64(11);
+    for ty in TensorType::WEIGHTS {
+        let (rows, cols) = (70, columns(ty, 300));
+        let contiguous = random_matrix(ty, rows, cols, rng).with_factor(0.75);
+        let weights = [&in_records(&contiguous), &contiguous];
+        let list: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
+        for tokens in [1, 3, 40] {
+            let (x, mut a) = (random_activations(tokens * cols, rng), random_activations(tokens * rows, rng));
+            a.iter_mut().step_by(3).for_each(|a| *a = 0.0);
+            for cpu in every_cpu() {
+                for selected in [None, Some(&list[..])] {
+                    let n = selected.map_or(rows, <[u32]>::len);
+                    let [got, wanted] = weights.map(|weight| {
+                        cpu.prefetch(&[weight]);
+                        let mut out = vec![f32::NAN; tokens * n];
+                        cpu.matmul_rows(
+                            &mut [RowsJob { weight, bias: None, rows: selected, out: &mut out }],
+                            &x,
+                            tokens,
+                        );
+                        out
+                    });
+                    assert_eq!(got, wanted, "{ty} {tokens} {} {:?}", cpu.isa(), cpu.activations());
+                }
+                let [got, wanted] = weights.map(|weight| {
+                    let mut lists = vec![f32::NAN; tokens * list.len()];
+                    let of_tokens = x.chunks_exact(cols).zip(lists.chunks_exact_mut(list.len()));
+                    let mut jobs: Vec<_> = of_tokens.map(|(x, out)| crate::TokenRows { rows: &list, x, out }).collect();
+                    cpu.matmul_lists(weight, None, &mut jobs);
+                    let mut sums = vec![f32::NAN; tokens * cols];
+                    cpu.matmul_neurons(weight, None, &a, tokens, &mut sums);
+                    [lists, sums].concat()
+                });
+                assert_eq!(got, wanted, "{ty} {tokens} {} {:?}", cpu.isa(), cpu.activations());
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! [`Kernels::unpack`] decodes.
 
 use super::{
-    Kernels,
+    DOT_TOKENS, Kernels,
     vector::{Vector, VectorKernel, dispatch},
 };
 use thermocline_formats::quant::{BlockType, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at};
@@ -35,8 +35,26 @@ impl Decoded {
     }
 }
 
+/// Sets `out[t] = row . x[t]` for a row of a quantised type and some tokens.
+pub(super) fn dot_tokens(
+    kernels: &Kernels,
+    ty: BlockType,
+    row: &[u8],
+    x: &[&[f32]],
+    ahead: isize,
+    out: &mut [f32; DOT_TOKENS],
+) {
+    let out = &mut out[..x.len()];
+    match *x {
+        [a] => out.copy_from_slice(&dot(kernels, ty, row, [a], ahead)),
+        [a, b] => out.copy_from_slice(&dot(kernels, ty, row, [a, b], ahead)),
+        [a, b, c] => out.copy_from_slice(&dot(kernels, ty, row, [a, b, c], ahead)),
+        _ => panic!("a product of {} tokens", x.len()),
+    }
+}
+
 /// `row . x[t]` for a row of a quantised type.
-pub(super) fn dot_tokens<const N: usize>(
+pub(super) fn dot<const N: usize>(
     kernels: &Kernels,
     ty: BlockType,
     row: &[u8],

@@ -113,7 +113,7 @@ type GatheredDot = fn(&[GatheredRow<'_>; DOT_ROWS], QuantisedInput<'_>) -> [f32;
 type CodesDot = fn(BlockType, &[u8], &[QuantisedInput<'_>], isize, &mut [[f32; CODE_TOKENS]]);
 
 /// Products of rows of floats with several tokens.
-type TokensDot = fn(FloatType, &[u8], [&[f32]; DOT_TOKENS], isize, &mut [[f32; DOT_TOKENS]]);
+type TokensDot = fn(FloatType, &[u8], &[&[f32]], isize, &mut [[f32; DOT_TOKENS]]);
 
 impl Kernels {
     /// [`Kernels::dot_codes`] for gathered rows.
@@ -142,30 +142,31 @@ impl Kernels {
             WeightType::Blocks(ty) => ty,
         };
         for (row, out) in portable::rows(WeightType::Blocks(ty), weights, x.len(), out) {
-            [*out] = decoded::dot_tokens(self, ty, row, [x], ahead);
+            [*out] = decoded::dot(self, ty, row, [x], ahead);
         }
     }
 
-    /// `out[r][t] = W[r] . x[t]` for `out.len()` rows of any type. For each token, the bits equal
-    /// those of [`Kernels::dot_floats`].
+    /// `out[r][t] = W[r] . x[t]` for `out.len()` rows of any type and at most
+    /// [`DOT_TOKENS`] tokens. For each token, the bits equal those of
+    /// [`Kernels::dot_floats`].
     pub fn dot_floats_tokens(
         &self,
         ty: WeightType,
         weights: &[u8],
-        x: [&[f32]; DOT_TOKENS],
+        x: &[&[f32]],
         ahead: isize,
         out: &mut [[f32; DOT_TOKENS]],
     ) {
         let cols = x[0].len();
         assert!(x.iter().all(|x| x.len() == cols), "inputs of {ty} rows have one length");
         match (ty, self.dot_float_tokens) {
-            (WeightType::Float(ty), Some(dot)) => dot(ty, weights, x, ahead, out),
+            (WeightType::Float(ty), Some(dot)) if x.len() > 1 => dot(ty, weights, x, ahead, out),
             (WeightType::Blocks(blocks), Some(_)) => {
                 for (row, out) in portable::rows(ty, weights, cols, out) {
-                    *out = decoded::dot_tokens(self, blocks, row, x, ahead);
+                    decoded::dot_tokens(self, blocks, row, x, ahead, out);
                 }
             }
-            (_, None) => {
+            _ => {
                 for (row, out) in portable::rows(ty, weights, cols, out) {
                     x.iter()
                         .zip(out)
@@ -312,7 +313,7 @@ const E8M0: u8 = 1;
 /// Gathered rows that are multiplied at once.
 pub(crate) const DOT_ROWS: usize = 4;
 
-/// Tokens that a row of floats is multiplied with at once. The sums of these tokens fit in
+/// Most tokens that rows of floats are multiplied with at once. The sums of a pair of rows fit in
 /// registers.
 pub(crate) const DOT_TOKENS: usize = 3;
 

@@ -10,7 +10,7 @@
 //! every instruction set but AVX-512.
 //!
 //! With AVX-512 the dot kernels of the most common types sum in sixteen lanes ([`LaneChunk`]).
-//! Passes of up to eight tokens use them. The other types have the order above in passes of up to
+//! Passes of up to sixteen tokens use them. The other types have the order above in passes of up to
 //! 32 tokens. In longer passes tiles sum group by group.
 //!
 //! [`LaneChunk`]: super::LaneChunk

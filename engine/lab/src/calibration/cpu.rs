@@ -1,14 +1,15 @@
 //! Speed of single matrix products on the CPU, in bytes per second for one token and in
 //! multiply-adds per second for many tokens.
 
-use std::time::Instant;
+use std::ops::ControlFlow;
 
 use serde::Serialize;
 
+use super::turns::typical;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, MatmulJob};
 use thermocline_formats::{
-    format::{Bytes, Matrix},
+    format::{Bytes, Matrix, anonymous},
     quant,
     quant::TensorType,
 };
@@ -20,7 +21,7 @@ pub struct KernelSpeed {
     pub weight_type: String,
     /// Tokens multiplied together.
     pub tokens: usize,
-    /// Seconds of one product, the shortest of all rounds.
+    /// Seconds of one product, the lower quartile of all rounds.
     pub seconds: f64,
     /// Bytes of weights read per second.
     pub bytes_per_second: f64,
@@ -28,8 +29,8 @@ pub struct KernelSpeed {
     pub macs_per_second: f64,
 }
 
-/// Measures `W x` for a `[rows, cols]` matrix of type `ty` and `tokens` tokens, the best of
-/// `rounds`.
+/// Measures `W x` for a `[rows, cols]` matrix of type `ty` and `tokens` tokens, in `rounds` rounds
+/// or more.
 ///
 /// # Errors
 /// If `cols` is not a whole number of blocks, or the type has no encoder.
@@ -45,12 +46,8 @@ pub fn kernel_speed(
     let bytes = weight.data().len();
     let x = noise(tokens * cols);
     let mut out = vec![0.0; tokens * rows];
-    let mut seconds = f64::INFINITY;
-    for _ in 0..rounds.max(1) + 1 {
-        let started = Instant::now();
-        cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, tokens);
-        seconds = seconds.min(started.elapsed().as_secs_f64());
-    }
+    let product = || cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, tokens);
+    let seconds = typical(rounds, product, &mut || ControlFlow::Continue(()))?;
     Ok(KernelSpeed {
         weight_type: ty.to_string(),
         tokens,
@@ -71,7 +68,8 @@ pub(super) fn noise(count: usize) -> Vec<f32> {
 }
 
 /// Creates a `[rows, cols]` matrix that repeats a few distinct rows, because values do not change
-/// the time.
+/// the time. Its memory is like that of a model's file: it has large pages if the system supports
+/// them.
 pub(super) fn matrix_of_repeated_rows(ty: TensorType, rows: usize, cols: usize) -> Result<Matrix> {
     let distinct = rows.min(16);
     let mut some = Vec::new();
@@ -82,11 +80,13 @@ pub(super) fn matrix_of_repeated_rows(ty: TensorType, rows: usize, cols: usize) 
         some.resize(distinct * ty.row_bytes(cols).unwrap_or(0), 0x2b);
     }
     let row_bytes = some.len() / distinct.max(1);
-    let mut data = Vec::with_capacity(rows * row_bytes);
-    while data.len() < rows * row_bytes {
-        data.extend_from_slice(&some[..some.len().min(rows * row_bytes - data.len())]);
+    let mut data = anonymous((rows * row_bytes).max(1), "matrix for a measurement")?;
+    for part in data[..rows * row_bytes].chunks_mut(some.len().max(1)) {
+        part.copy_from_slice(&some[..part.len()]);
     }
-    Matrix::new(ty, rows, cols, Bytes::new(data))
+    let bytes = Bytes::new(data).slice(0..rows * row_bytes);
+    bytes
+        .and_then(|bytes| Matrix::new(ty, rows, cols, bytes))
         .ok_or_else(|| Error::invalid("columns", format!("whole blocks of {ty}"), cols))
 }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::turns::lower_quartile;
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_gpu::{Binding, Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, grid, params};
 
@@ -13,14 +14,14 @@ pub struct GpuEffort {
     /// Bytes to move at once, more than a card's last cache. Fewer if limits or the budget are
     /// smaller.
     pub bytes: u64,
-    /// Seconds per measurement. The best of [`ROUNDS`] measurements counts.
+    /// Seconds per measurement. The lower quartile of [`ROUNDS`] measurements counts.
     pub seconds: f64,
     /// Number of hand-overs measured.
     pub hand_overs: usize,
 }
 
 /// Measurements of each kind.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 impl Default for GpuEffort {
     fn default() -> Self {
@@ -116,15 +117,16 @@ pub(super) fn rate(gpu: &Gpu, effort: &GpuEffort, bytes: u64, mut record: impl F
     let mut run = |times: u32| seconds(gpu, |recorder| (0..times).for_each(|_| record(recorder)));
     // The first run touches memory and compiles shaders.
     run(1)?;
-    let mut best = run(times)?;
-    while best < effort.seconds / 2.0 && times < 1 << 12 {
+    let mut took = run(times)?;
+    while took < effort.seconds / 2.0 && times < 1 << 12 {
         times *= 2;
-        best = run(times)?;
+        took = run(times)?;
     }
-    for _ in 1..ROUNDS {
-        best = best.min(run(times)?);
+    let mut rounds = vec![took];
+    while rounds.len() < ROUNDS {
+        rounds.push(run(times)?);
     }
-    Ok(bytes as f64 * f64::from(times) / best)
+    Ok(bytes as f64 * f64::from(times) / lower_quartile(&rounds))
 }
 
 fn read_bandwidth(gpu: &Gpu, effort: &GpuEffort, data: &Buffer) -> Result<f64> {
@@ -166,15 +168,15 @@ fn upload(gpu: &Gpu, effort: &GpuEffort, to: &Buffer) -> Result<f64> {
     transfer_rate(effort, load, begin, |index| gpu.wait(index))
 }
 
-/// Returns the bytes per second of back-to-back transfers of `bytes` each, in the best round.
-/// `begin` begins a transfer, and `end` waits for the last transfer of a round.
+/// Returns the bytes per second of back-to-back transfers of `bytes` each. `begin` begins a
+/// transfer, and `end` waits for the last transfer of a round.
 pub(super) fn transfer_rate<T>(
     effort: &GpuEffort,
     bytes: u64,
     mut begin: impl FnMut() -> Result<T>,
     end: impl Fn(T) -> Result<()>,
 ) -> Result<f64> {
-    let mut best = 0.0_f64;
+    let mut seconds_per_byte = Vec::new();
     for _ in 0..=ROUNDS {
         let (started, mut transfers) = (Instant::now(), 0_u64);
         loop {
@@ -185,9 +187,10 @@ pub(super) fn transfer_rate<T>(
                 break;
             }
         }
-        best = best.max((transfers * bytes) as f64 / started.elapsed().as_secs_f64());
+        seconds_per_byte.push(started.elapsed().as_secs_f64() / (transfers * bytes) as f64);
     }
-    Ok(best)
+    // The first round touches memory.
+    Ok(1.0 / lower_quartile(&seconds_per_byte[1..]))
 }
 
 fn download(gpu: &Gpu, effort: &GpuEffort, from: &Buffer) -> Result<f64> {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    hint::black_box,
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -12,39 +11,22 @@ use std::{
 
 use super::{
     bursts::{WithoutWaits, burst_speed},
-    cpu::{matrix_of_repeated_rows, noise},
+    cpu_products::{cpu_rates, join, matrix_and_vector},
     disk::disk_rate,
+    effort::MeasureEffort,
     gpu::{GpuEffort, gpu_speed, rate},
     gpu_products::{GpuProducts, gpu_kernel_speed},
     memory::read_bandwidth,
     prompts::{cpu_prompts, gpu_prompts, streams},
+    turns::typical,
 };
 use crate::unless_stopped;
 use thermocline_base::error::{Error, Result};
-use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
-use thermocline_formats::{format::Matrix, quant::TensorType};
+use thermocline_cpu::{Cpu, MatmulJob};
+use thermocline_formats::quant::TensorType;
 use thermocline_gpu::{AdapterKind, AdapterReport, Gpu, Op, Purpose, Usage, WeightType, params};
 use thermocline_run::device::limits_of;
 use thermocline_run::placement::{BurstFractions, CpuRates, GpuRates, Machine, ProductRate, Rates, SharedMemory};
-
-/// Effort of measuring a machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MeasureEffort {
-    /// Bytes of a matrix on the CPU, many times the size of its last cache.
-    pub cpu_bytes: usize,
-    /// Effort of measuring the GPU.
-    pub gpu: GpuEffort,
-    /// Measurements of each kind on the CPU. The best measurement counts.
-    pub rounds: usize,
-}
-
-impl Default for MeasureEffort {
-    /// Takes a second or two for a model of usual weight types.
-    fn default() -> Self {
-        let gpu = GpuEffort { bytes: 128 << 20, seconds: 0.01, hand_overs: 60 };
-        MeasureEffort { cpu_bytes: 128 << 20, gpu, rounds: 3 }
-    }
-}
 
 /// Settings of [`cached_machine`]: the folder that keeps speeds, and when to measure.
 #[derive(Debug, Clone, Default)]
@@ -64,8 +46,6 @@ pub type KeepGoing<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
 /// Columns of a measured matrix, as in models with 7 billion parameters.
 pub(super) const COLS: usize = 4096;
-/// Rows per row that is read to measure the rate of scattered rows.
-const ROWS_PER_SCATTERED: usize = 10;
 
 /// Loads the speeds of `cpu` and `gpu` that an earlier call of [`cached_machine`] stored in
 /// `folder`. Measures nothing.
@@ -151,7 +131,7 @@ pub fn measure_machine(
         kernels: cpu.isa().to_string(),
         threads: cpu.pool().threads(),
         memory: read_bandwidth(cpu.pool(), effort.cpu_bytes, effort.rounds),
-        join: join(cpu),
+        join: join(cpu, go_on)?,
         rates: cpu_rates(cpu, types, effort, go_on)?,
         prompts: cpu_prompts(cpu, types, effort, go_on)?,
     };
@@ -174,7 +154,7 @@ pub fn measure_machine(
             bursts,
             prompts: gpu_prompts(gpu, types, &effort.gpu, go_on)?,
             streams: streams(gpu, types, &effort.gpu, go_on)?,
-            together: if shares_memory { Some(shared_memory(cpu, gpu, effort)?) } else { None },
+            together: if shares_memory { Some(shared_memory(cpu, gpu, effort, go_on)?) } else { None },
             limits: limits_of(&report.caps),
         })
     });
@@ -192,57 +172,6 @@ pub fn cpu_name() -> String {
 /// Returns the types that `rates` does not contain.
 fn lacking(rates: &Rates, types: &[TensorType]) -> Vec<TensorType> {
     types.iter().copied().filter(|ty| !rates.contains_key(ty.name())).collect()
-}
-
-/// Returns the seconds of a call, the shortest of `rounds`, after a first call that does not count.
-pub(super) fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
-    let mut best = f64::INFINITY;
-    for round in 0..=rounds.max(1) {
-        let started = Instant::now();
-        call();
-        if round > 0 {
-            best = best.min(started.elapsed().as_secs_f64());
-        }
-    }
-    best.max(1e-9)
-}
-
-/// Returns the seconds to start all workers and to wait for them.
-fn join(cpu: &Cpu) -> f64 {
-    const TIMES: u32 = 20;
-    // Many rounds are needed, because other programs disturb most of them.
-    let seconds = best(20, || (0..TIMES).for_each(|_| cpu.pool().run(|worker| _ = black_box(worker))));
-    seconds / f64::from(TIMES)
-}
-
-fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: KeepGoing<'_>) -> Result<Rates> {
-    let one = |ty: &TensorType| {
-        unless_stopped(go_on())?;
-        let (weight, x) = matrix_and_vector(*ty, effort.cpu_bytes)?;
-        let (mut out, bytes) = (vec![0.0; weight.rows()], weight.data().len() as f64);
-        let all = best(effort.rounds, || {
-            cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
-        });
-        // Rows at irregular distances.
-        let drawn = (0u32..).zip(noise(weight.rows())).filter(|(_, x)| (x + 1.0) * (ROWS_PER_SCATTERED as f32) < 2.0);
-        let some: Vec<u32> = drawn.map(|(row, _)| row).collect();
-        let out = &mut out[..some.len()];
-        let few = best(effort.rounds, || {
-            cpu.matmul_rows(&mut [RowsJob { weight: &weight, bias: None, rows: Some(&some), out: &mut *out }], &x, 1);
-        });
-        let sequential = bytes / all;
-        let scattered = (some.len() * weight.row_bytes()) as f64 / few;
-        // A small matrix may stay in a cache, so scattered rows may appear faster than sequential
-        // rows.
-        Ok((ty.name().to_owned(), ProductRate { sequential, scattered: scattered.clamp(1e3, sequential) }))
-    };
-    types.iter().map(one).collect()
-}
-
-/// Returns a matrix of about `bytes` bytes, and a vector `[COLS]` to multiply it with.
-fn matrix_and_vector(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)> {
-    let row = ty.row_bytes(COLS).unwrap_or(COLS);
-    Ok((matrix_of_repeated_rows(ty, (bytes / row).max(ROWS_PER_SCATTERED), COLS)?, noise(COLS)))
 }
 
 /// Fraction of a card's rate that remains for scattered rows. A row is much longer than a memory
@@ -308,12 +237,12 @@ fn dispatch(gpu: &Gpu, effort: &GpuEffort) -> Result<f64> {
 }
 
 /// Measures the fractions of both rates that remain while both processors read the same memory.
-fn shared_memory(cpu: &Cpu, gpu: &Gpu, effort: &MeasureEffort) -> Result<SharedMemory> {
+fn shared_memory(cpu: &Cpu, gpu: &Gpu, effort: &MeasureEffort, go_on: KeepGoing<'_>) -> Result<SharedMemory> {
     let (weight, x) = matrix_and_vector(TensorType::F16, effort.cpu_bytes / 4)?;
     let bytes = weight.data().len() as f64;
     let mut out = vec![0.0; weight.rows()];
     let mut product = || cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
-    let cpu_alone = bytes / best(effort.rounds, &mut product);
+    let cpu_alone = bytes / typical(effort.rounds, &mut product, go_on)?;
     let on_gpu =
         || Ok::<_, Error>(gpu_kernel_speed(gpu, TensorType::F16, COLS, COLS, 1, &effort.gpu)?.bytes_per_second);
     let gpu_alone = on_gpu()?;

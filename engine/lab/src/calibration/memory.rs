@@ -35,6 +35,19 @@ pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, rounds: usize) -> f64 {
     bytes as f64 / passes.fold(f64::INFINITY, f64::min)
 }
 
+/// Returns the bytes of the first processor's last cache, if the system reports them.
+pub(super) fn last_cache_bytes() -> Option<usize> {
+    let caches = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let sizes =
+        caches.flatten().filter_map(|cache| cache_bytes(&std::fs::read_to_string(cache.path().join("size")).ok()?));
+    sizes.max()
+}
+
+/// Parses a cache's size, like `32768K`.
+fn cache_bytes(text: &str) -> Option<usize> {
+    text.trim().strip_suffix('K')?.parse::<usize>().ok()?.checked_mul(1 << 10)
+}
+
 /// Page size of the measured memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
@@ -189,6 +202,13 @@ mod tests {
             assert!(probe.rows(&pool, 2 << 20, 1.0, time) > 0.0);
         }
         assert!(read_bandwidth(&pool, 1 << 20, 2) > 0.0);
+    }
+
+    #[test]
+    fn cache_sizes_are_read_in_kibibytes() {
+        assert_eq!((cache_bytes("32768K\n"), cache_bytes("48K")), (Some(32 << 20), Some(48 << 10)));
+        assert_eq!((cache_bytes(""), cache_bytes("32M"), cache_bytes("K")), (None, None, None));
+        assert!(last_cache_bytes().is_none_or(|bytes| bytes > 1 << 10));
     }
 
     #[test]

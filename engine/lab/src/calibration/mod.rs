@@ -6,18 +6,20 @@
 
 mod bursts;
 mod cpu;
+mod cpu_products;
 mod disk;
+mod effort;
 mod gpu;
 mod gpu_products;
 mod measured_machine;
 mod memory;
 mod prompts;
+mod turns;
 
 pub use cpu::{KernelSpeed, kernel_speed};
 pub use disk::disk_rate;
+pub use effort::MeasureEffort;
 pub use gpu::{GpuEffort, GpuSpeed, HandOverTimes, gpu_speed};
 pub use gpu_products::gpu_kernel_speed;
-pub use measured_machine::{
-    KeepGoing, MachineOptions, MeasureEffort, cached_machine, cpu_name, known_machine, measure_machine,
-};
+pub use measured_machine::{KeepGoing, MachineOptions, cached_machine, cpu_name, known_machine, measure_machine};
 pub use memory::{MemoryKind, ReadProbe, read_bandwidth};

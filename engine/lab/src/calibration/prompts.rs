@@ -3,9 +3,11 @@
 
 use super::{
     cpu::{matrix_of_repeated_rows, noise},
+    effort::MeasureEffort,
     gpu::{GpuEffort, transfer_rate},
     gpu_products::gpu_kernel_speed,
-    measured_machine::{COLS, KeepGoing, MeasureEffort, best, by_encoding},
+    measured_machine::{COLS, KeepGoing, by_encoding},
+    turns::typical,
 };
 use crate::unless_stopped;
 use thermocline_base::error::Result;
@@ -44,6 +46,7 @@ pub(super) fn cpu_prompts(
             gate: Some(linear()),
             up: linear(),
             down: Down::Neurons(linear()),
+            bundled_gate: None,
             limit: None,
             gate_scales: None,
         };
@@ -63,12 +66,13 @@ pub(super) fn cpu_prompts(
             separate: false,
         };
         let (mut computes, mut done) = (CpuFfn::default(), Ok(()));
-        let seconds = best(effort.rounds, || {
+        let prompt = || {
             out.fill(0.0);
             if let Err(error) = computes.partial(cpu, &task, &mut out) {
                 done = Err(error);
             }
-        });
+        };
+        let seconds = typical(effort.rounds, prompt, go_on)?;
         done?;
         Ok((ty.name().to_owned(), (3 * cold.len() * COLS * CPU_TOKENS) as f64 / seconds))
     };

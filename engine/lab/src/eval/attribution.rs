@@ -17,7 +17,7 @@ use thermocline_base::{
 use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob};
 use thermocline_formats::format::Matrix;
 use thermocline_model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step};
-use thermocline_run::runtime::{ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits};
+use thermocline_run::runtime::{CallInputs, ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits};
 
 /// A neuron's direct part of a logit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -49,33 +49,33 @@ pub struct Attribution {
 }
 
 /// Splits the logit of `token` after `context` into parts, with the `top` neurons of the largest
-/// effects. Computes densely with the instruction set, workers and precision of `cpu`; computes the
-/// parts in floats. Calls `proceed` between layers.
+/// effects. The context may have pictures. Computes densely with the instruction set, workers and
+/// precision of `cpu`; computes the parts in floats. Calls `proceed` between layers.
 ///
 /// # Errors
 /// [`Error::Invalid`] for an empty context or an id outside the vocabulary. [`Error::Unsupported`]
 /// if the model adds FFN outputs to the residual stream in another way than a sum (several streams,
 /// a dense FFN beside experts). [`Error::Cancelled`], and errors of the forward pass.
-pub fn attribution(
+pub fn attribution<'t>(
     model: &Arc<Model>,
     cpu: &Cpu,
-    context: &[u32],
+    context: impl Into<CallInputs<'t>>,
     token: u32,
     top: usize,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Attribution> {
-    let (last, before) = split_context(model, context, token)?;
+    let SplitContext { last, before } = SplitContext::new(model, context.into(), token)?;
     let outputs: Vec<FfnOutput<'_>> =
         (0..model.config.n_layer()).map(|layer| FfnOutput::of(model, layer)).collect::<Result<_>>()?;
-    let mut forward = forward_beside(model, cpu)?;
+    let mut forward = forward_beside(model, cpu, before)?;
     let cpu = beside(cpu, InputPrecision::Float)?;
-    let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
-    if !before.is_empty() {
+    let mut kv = forward.kv_cache(before.tokens.len() + 1, KvType::F32)?;
+    if !before.tokens.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut Until(&mut *proceed))?;
     }
     let mut recorder =
         AttributionProbe { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
-    let logits = forward.run(&[*last], &mut kv, Outputs::Last, &mut recorder)?;
+    let logits = forward.run(last, &mut kv, Outputs::Last, &mut recorder)?;
     check_logits(logits)?;
     let probability = probability(logits, token);
     let AttributionProbe { layers: recorded, residual: x, .. } = recorder;
@@ -114,7 +114,7 @@ pub fn continuation(
     tokens: usize,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Vec<u32>> {
-    let mut forward = forward_beside(model, cpu)?;
+    let mut forward = forward_beside(model, cpu, context.into())?;
     let mut kv = forward.kv_cache(context.len() + tokens, KvType::F32)?;
     let mut continued: Vec<u32> = Vec::new();
     while continued.len() < tokens {
@@ -125,18 +125,38 @@ pub fn continuation(
     Ok(continued)
 }
 
-/// Returns the last token of `context` and the tokens before it. Fails if `context` is empty or
-/// `token` is outside the vocabulary.
-pub(super) fn split_context<'c>(model: &Model, context: &'c [u32], token: u32) -> Result<(&'c u32, &'c [u32])> {
-    if token as usize >= model.config.n_vocab && !context.is_empty() {
-        return Err(Error::invalid("token id", format!("an id below {}", model.config.n_vocab), token));
-    }
-    context.split_last().ok_or_else(|| Error::invalid("context", "at least one token", "no tokens"))
+/// A context in two parts.
+pub(super) struct SplitContext<'t> {
+    /// The last token.
+    pub last: CallInputs<'t>,
+    /// The tokens before it.
+    pub before: CallInputs<'t>,
 }
 
-/// Creates a forward pass of `model` with the instruction set, workers and precision of `cpu`.
-pub(super) fn forward_beside(model: &Arc<Model>, cpu: &Cpu) -> Result<Forward> {
-    Ok(Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?))
+impl<'t> SplitContext<'t> {
+    /// Splits `context`. Fails if it is empty or `token` is outside the vocabulary.
+    pub fn new(model: &Model, context: CallInputs<'t>, token: u32) -> Result<Self> {
+        let Some(before) = context.tokens.len().checked_sub(1) else {
+            return Err(Error::invalid("context", "at least one token", "no tokens"));
+        };
+        if token as usize >= model.config.n_vocab {
+            return Err(Error::invalid("token id", format!("an id below {}", model.config.n_vocab), token));
+        }
+        let (before, last) = context.tokens.split_at(before);
+        Ok(SplitContext { last: context.with_tokens(last), before: context.with_tokens(before) })
+    }
+}
+
+/// Creates a forward pass of `model` over tokens of `context`, with the instruction set, workers
+/// and precision of `cpu`.
+pub(super) fn forward_beside(model: &Arc<Model>, cpu: &Cpu, context: CallInputs<'_>) -> Result<Forward> {
+    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    // Only a picture whose tokens attend to all of it must be computed in one chunk.
+    if model.config.attentions().any(|of| of.whole_pictures) {
+        let largest = context.pictures.iter().map(|picture| picture.grid.tokens()).max().unwrap_or(0);
+        forward.set_chunk(forward.chunk().max(largest));
+    }
+    Ok(forward)
 }
 
 /// Creates a CPU of precision `activations` with the instruction set and workers of `cpu`.
@@ -335,7 +355,7 @@ fn probability(logits: &[f32], token: u32) -> f32 {
 }
 
 /// Probe that stops a pass when its caller requests it.
-struct Until<'a>(&'a mut dyn FnMut() -> ControlFlow<()>);
+pub struct Until<'a>(pub &'a mut dyn FnMut() -> ControlFlow<()>);
 
 impl Probe for Until<'_> {
     fn cancelled(&mut self) -> bool {

@@ -5,6 +5,7 @@
 //! Other measures explain single neurons. [`attribution()`] computes their parts of a token's
 //! logit, and [`switching_off()`] how far the logit falls without them. [`neuron_lens()`] lists the
 //! tokens that a neuron promotes, and [`token_neurons()`] the neurons that promote some tokens.
+//! [`token_firing()`] finds the neurons that work most at some tokens, such as those of a picture.
 //!
 //! [`route_prices()`] measures what a preference for resident experts costs and saves.
 //! [`skip_prices()`] compares scores by which the weakest neurons could be skipped.
@@ -37,9 +38,10 @@ mod skip_scores;
 pub mod statistics;
 mod sweep;
 mod switching_off;
+mod token_firing;
 mod token_neurons;
 
-pub use attribution::{Attribution, NeuronEffect, attribution, continuation};
+pub use attribution::{Attribution, NeuronEffect, Until, attribution, continuation};
 pub use base_file::{BaseFile, BaseWriter};
 pub use conditions::Conditions;
 pub use corpus::{Corpus, CorpusPassage};
@@ -55,4 +57,5 @@ pub use skip_scores::{SkipPrice, SkipScore, SkipSetup, skip_prices};
 pub use statistics::{Estimate, Percentiles};
 pub use sweep::{SweepPoint, SweepSetup, sweep};
 pub use switching_off::{SwitchingOff, switching_off};
+pub use token_firing::{FiringNeuron, TokenFiring, token_firing};
 pub use token_neurons::token_neurons;

@@ -6,11 +6,11 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use serde::Serialize;
 
-use super::attribution::{FinalResidual, forward_beside, logit_of, split_context};
+use super::attribution::{FinalResidual, SplitContext, forward_beside, logit_of};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Model, NeuronIndex};
-use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, check_logits};
+use thermocline_run::runtime::{CallInputs, Forward, KvCache, KvType, Outputs, check_logits};
 
 /// Falls of a token's logit without some neurons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,28 +31,29 @@ pub struct SwitchingOff {
 /// # Errors
 /// [`Error::Invalid`] for an empty context, an id outside the vocabulary or a neuron that the model
 /// does not have. [`Error::Cancelled`], and errors of the forward pass.
-pub fn switching_off(
+pub fn switching_off<'t>(
     model: &Arc<Model>,
     cpu: &Cpu,
-    context: &[u32],
+    context: impl Into<CallInputs<'t>>,
     token: u32,
     neurons: &[NeuronIndex],
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<SwitchingOff> {
-    let (last, before) = split_context(model, context, token)?;
-    let mut forward = forward_beside(model, cpu)?;
-    let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
-    if !before.is_empty() {
+    let SplitContext { last, before } = SplitContext::new(model, context.into(), token)?;
+    let mut forward = forward_beside(model, cpu, before)?;
+    let held = before.tokens.len();
+    let mut kv = forward.kv_cache(held + 1, KvType::F32)?;
+    if held > 0 {
         forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
     }
     // Recurrent states return to this snapshot.
     kv.take_snapshot();
     let mut logit = |forward: &mut Forward, kv: &mut KvCache| {
         let mut probe = FinalResidual::new(model, proceed);
-        forward.run(&[*last], kv, Outputs::Last, &mut probe)?;
+        forward.run(last, kv, Outputs::Last, &mut probe)?;
         let logit = logit_of(model, probe.residual(), token);
         check_logits(&[logit])?;
-        kv.truncate(before.len());
+        kv.truncate(held);
         Ok::<_, Error>(logit)
     };
     let whole = logit(&mut forward, &mut kv)?;
@@ -60,7 +61,7 @@ pub fn switching_off(
     let (mut falls, mut without) = (Vec::with_capacity(neurons.len()), whole);
     for count in 1..=neurons.len() {
         let rest = Arc::new(model.without_neurons(&neurons[..count])?);
-        let now = logit(&mut forward_beside(&rest, cpu)?, &mut kv)?;
+        let now = logit(&mut forward_beside(&rest, cpu, last)?, &mut kv)?;
         falls.push(without - now);
         without = now;
     }

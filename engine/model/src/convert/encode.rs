@@ -54,7 +54,10 @@ impl TensorEncoder {
         while start < rows {
             let end = rows.min(start + rows_each * workers);
             if tensor.ty == ty && factors.is_empty() {
-                write(&matrix.data()[start * matrix.row_bytes()..end * matrix.row_bytes()])?;
+                match matrix.packed() {
+                    Some(packed) => write(&packed[start * matrix.row_bytes()..end * matrix.row_bytes()])?,
+                    None => (start..end).try_for_each(|row| write(matrix.row(row)))?,
+                }
             } else {
                 self.pool.run(|worker| {
                     let first = end.min(start + worker * rows_each);

@@ -125,7 +125,14 @@ fn dense(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<FfnWeigh
     let up = format!("blk.{n}.ffn_up");
     if loader.rows(&format!("{up}.weight")) == Some(2 * n_ff) {
         let [gate, up] = Linear::split(loader, &up, d, [n_ff, n_ff])?;
-        return Ok(FfnWeights { gate: Some(gate), up, down: loader.down(n, d, n_ff)?, limit: None, gate_scales: None });
+        return Ok(FfnWeights {
+            gate: Some(gate),
+            up,
+            down: loader.down(n, d, n_ff)?,
+            bundled_gate: None,
+            limit: None,
+            gate_scales: None,
+        });
     }
     // Without a file, the family decides.
     let gated = loader.has(&format!("blk.{n}.ffn_gate.weight"));

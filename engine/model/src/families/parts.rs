@@ -146,7 +146,7 @@ pub(super) fn fused_layer(
     let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
     let down = loader.down(n, d, n_ff)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
-    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down, limit: None, gate_scales: None });
+    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down, bundled_gate: None, limit: None, gate_scales: None });
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 

@@ -18,6 +18,7 @@ mod rope;
 mod sentence;
 mod ternary;
 mod windows;
+mod wrapped;
 
 pub(super) use draft::{Draft, HfSizes};
 pub(super) use expert_outputs::ExpertOutputs;
@@ -51,7 +52,9 @@ pub(super) struct Import {
 
 /// Translates `folder`.
 pub(super) fn import(folder: HfFolder) -> Result<Import> {
-    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors, sentence, .. } = folder;
+    let HfFolder { path, mut config, generation_config, tokenizer_json, tokenizer_config, tensors, sentence, .. } =
+        folder;
+    wrapped::name_text_model(&mut config, &tensors);
     let hf = HfConfig::new(&path, config)?;
     let family = families::by_model_type(hf.model_type()).map_err(|unknown| {
         let companion = Companion::of_architecture(hf.model_type(), &Metadata::new(&path));

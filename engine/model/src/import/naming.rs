@@ -18,11 +18,12 @@ pub(crate) struct Naming {
 
 /// Prefixes that multi-modal wrappers put before a language model's names, and the prefix that
 /// folders without a head lack.
-const WRAPPERS: [(&str, &str); 7] = [
+const WRAPPERS: [(&str, &str); 8] = [
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("language_model.mtp.", "mtp."),
+    ("llm.", ""),
     // Folders of models without a head.
     ("embed_tokens.", "model.embed_tokens."),
     ("layers.", "model.layers."),

@@ -48,7 +48,7 @@ pub(crate) enum Transform {
         /// Side of a patch, in pixels.
         side: usize,
     },
-    /// Exchanges the first two of three dimensions.
+    /// Exchanges the first two of two or three dimensions.
     Swapped,
     /// Takes elements `x` like rows, and replaces them by `-e^x`.
     Decay(Arc<Gather>),
@@ -112,7 +112,7 @@ impl Recipe {
                 vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
             }
             (Transform::Rows(of) | Transform::Decay(of), shape) => of.shape(shape),
-            (Transform::Swapped, &[first, second, third]) => vec![second, first, third],
+            (Transform::Swapped, &[first, second, ref rest @ ..]) => [&[second, first][..], rest].concat(),
             (Transform::Patches { side }, &[outputs, _]) => vec![outputs, CHANNELS, side, side],
             (Transform::Frame(_), &[outputs, channels, FRAMES, rows, cols]) => vec![outputs, channels, rows, cols],
             (_, shape) => shape.to_vec(),
@@ -201,8 +201,8 @@ impl Recipe {
                 _ => Err(format!("floats [outputs, channels, {FRAMES}, rows, columns]")),
             },
             Transform::Swapped => match tensor.shape[..] {
-                [first, second, _] if self.is_whole_floats() => Ok(self.swapped(first, second)),
-                _ => Err("floats of three dimensions".to_owned()),
+                [first, second] | [first, second, _] if self.is_whole_floats() => Ok(self.swapped(first, second)),
+                _ => Err("floats of two or three dimensions".to_owned()),
             },
             Transform::Columns(of) => self.columns(of).ok_or_else(|| format!("floats in {} columns", of.source_rows())),
             Transform::Decay(of) => {

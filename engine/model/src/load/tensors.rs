@@ -241,6 +241,7 @@ impl<'a> Loader<'a> {
             gate,
             up: self.linear(&format!("blk.{n}.ffn_up"), n_ff, d)?,
             down: self.down(n, d, n_ff)?,
+            bundled_gate: None,
             limit: None,
             gate_scales: None,
         })

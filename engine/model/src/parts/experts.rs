@@ -131,6 +131,7 @@ impl ExpertWeights {
             gate: gates.next(),
             up,
             down: Down::Outputs(down),
+            bundled_gate: None,
             limit: None,
             gate_scales: None,
         };
@@ -239,6 +240,7 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
             gate: gated.then(|| loader.linear(&stem("gate"), n_ff, d)).transpose()?,
             up: loader.linear(&stem("up"), n_ff, d)?,
             down: Down::Outputs(loader.linear(&stem("down"), d, n_ff)?),
+            bundled_gate: None,
             limit: None,
             gate_scales: None,
         },

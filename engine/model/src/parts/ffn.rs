@@ -60,6 +60,9 @@ pub struct FfnWeights {
     pub up: Linear,
     /// Down projection.
     pub down: Down,
+    /// `gate` again, in the bundles of a sidecar. A bundle is the rows of one neuron, side by side:
+    /// `up`, `down`, and this one.
+    pub bundled_gate: Option<Linear>,
     /// Limit on activated gates and on up values ([`ActivationForm`]).
     pub limit: Option<f32>,
     /// Factors by which the magnitudes of activated gates are multiplied before they are compared
@@ -71,6 +74,26 @@ impl FfnWeights {
     /// Iterates over all matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, self.down.linear()])
+    }
+
+    /// Returns the gate to read if the up rows of the same neurons are read too.
+    pub fn gate_beside_up(&self) -> Option<&Linear> {
+        self.bundled_gate.as_ref().or(self.gate.as_ref())
+    }
+
+    /// Returns the rows that decide if neurons fire: gates, or up rows without gates. `predicted`
+    /// is true if they are read only for predicted neurons, whose other rows are read next.
+    pub fn firing_rows(&self, predicted: bool) -> &Linear {
+        let gate = if predicted { self.gate_beside_up() } else { self.gate.as_ref() };
+        gate.unwrap_or(&self.up)
+    }
+
+    /// Replaces the rows of the neurons by those in bundles, which have the same bytes.
+    pub fn set_bundles(&mut self, up: Matrix, gate: Option<Matrix>) {
+        self.up.weight = up.with_factor(self.up.weight.factor());
+        self.bundled_gate = gate
+            .zip(self.gate.as_ref())
+            .map(|(weight, own)| Linear { weight: weight.with_factor(own.weight.factor()), bias: own.bias.clone() });
     }
 
     /// True if the activated `gate` of `neuron` exceeds the layer's activation `threshold`.
@@ -123,6 +146,26 @@ impl Ffn {
             Ffn::Dense(ffn) => ffn.up.weight.rows(),
             Ffn::Experts(experts) => experts.experts.len(),
         }
+    }
+
+    /// Iterates over the weights of a unit: the rows of a neuron, or the matrices of an expert.
+    /// Rows in bundles take the place of the file's. An output-major down projection has no row.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn rows_of(&self, unit: usize) -> impl Iterator<Item = &[u8]> {
+        let (dense, expert) = match self {
+            Ffn::Dense(ffn) => (Some(ffn), None),
+            Ffn::Experts(moe) => (None, Some(&moe.experts[unit])),
+            Ffn::None => (None, None),
+        };
+        let rows = dense.into_iter().flat_map(move |ffn| {
+            let down = matches!(ffn.down, Down::Neurons(_)).then(|| ffn.down.linear());
+            let linears = ffn.gate_beside_up().into_iter().chain([&ffn.up]).chain(down);
+            linears.map(move |linear| linear.weight.row(unit))
+        });
+        let experts = expert.into_iter().flat_map(FfnWeights::linears);
+        rows.chain(experts.flat_map(|linear| linear.weight.pieces()))
     }
 
     /// Iterates over the FFNs: the dense one, or the routed experts and then the shared expert.

@@ -1,6 +1,6 @@
 //! Sizes and variants of a vision tower, and the keys that all projectors share.
 
-use super::PictureSizes;
+use super::{PictureSizes, projectors::Projector};
 use crate::{Activation, NormKind, load::Loader};
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_cpu::ops::HeadSizes;
@@ -27,6 +27,9 @@ pub struct TowerConfig {
     pub patch_size: usize,
     /// Side of the square of patches that become one token.
     pub merge: usize,
+    /// Side of the squares of patches that a layer joins to one, for towers that merge in two
+    /// steps; 1 for others.
+    pub first_merge: usize,
     /// Side of a window of attention, in tokens, for towers with windows.
     pub window: Option<usize>,
     /// Kind of the norms.
@@ -79,6 +82,40 @@ pub struct RowEnds {
 }
 
 impl TowerConfig {
+    /// Returns the configuration of a tower of `projector` with layer norms and GELU, whose patches
+    /// are tokens. It has no windows, no rotation and no tokens that end rows. Samples are
+    /// normalised as the file says.
+    pub(super) fn new(
+        loader: &Loader<'_>,
+        projector: &Projector,
+        tower: &TowerSizes,
+        sizes: PictureSizes,
+    ) -> Result<Self> {
+        let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = *tower;
+        Ok(TowerConfig {
+            projector: projector.name,
+            texts: projector.texts,
+            width,
+            n_ff,
+            heads,
+            patch_size,
+            merge: 1,
+            first_merge: 1,
+            window: None,
+            norm: NormKind::Layer,
+            norm_eps,
+            activation: Activation::GeluTanh,
+            rope: None,
+            row_ends: None,
+            score_scale: 1.0 / (heads.head_dim.max(1) as f32).sqrt(),
+            sizes,
+            filter: ResizeFilter::Bicubic,
+            mean: channels(loader, "image_mean", false)?,
+            deviation: channels(loader, "image_std", true)?,
+            d_model,
+        })
+    }
+
     /// Returns the number of inputs of the patch embedding: the samples of a patch.
     pub fn patch_samples(&self) -> usize {
         3 * self.patch_size * self.patch_size
@@ -99,6 +136,11 @@ pub(super) struct TowerSizes {
 impl TowerSizes {
     /// Reads the sizes and checks them against each other.
     pub(super) fn read(loader: &Loader<'_>) -> Result<Self> {
+        Self::of_width(loader, loader.required_size("projection_dim", 1..=MAX_SIZE)?)
+    }
+
+    /// Reads the sizes of a tower whose embeddings have `d_model` elements.
+    pub(super) fn of_width(loader: &Loader<'_>, d_model: usize) -> Result<Self> {
         let size = |suffix: &str| loader.required_size(suffix, 1..=MAX_SIZE);
         let (width, n_head) = (size("embedding_length")?, size("attention.head_count")?);
         if !width.is_multiple_of(4 * n_head) {
@@ -112,20 +154,13 @@ impl TowerSizes {
             heads: HeadSizes { n_head, n_kv_head: n_head, head_dim, value_dim: head_dim },
             patch_size: loader.required_size("patch_size", 1..=1024)?,
             norm_eps: loader.norm_eps("attention.layer_norm_epsilon")?,
-            d_model: size("projection_dim")?,
+            d_model,
         })
     }
 }
 
-impl TowerSizes {
-    /// The usual factor of query-key products.
-    pub(super) fn score_scale(&self) -> f32 {
-        1.0 / (self.heads.head_dim as f32).sqrt()
-    }
-}
-
 /// Reads one number per channel; the numbers are finite, and positive if `positive`.
-pub(super) fn channels(loader: &Loader<'_>, suffix: &str, positive: bool) -> Result<[f32; 3]> {
+fn channels(loader: &Loader<'_>, suffix: &str, positive: bool) -> Result<[f32; 3]> {
     let metadata = &loader.checkpoint.metadata;
     let key = loader.key(suffix);
     let expected = if positive { "three positive numbers" } else { "three numbers" };

@@ -89,7 +89,7 @@ pub(crate) fn import(folder: &HfFolder) -> Result<Option<ImportedTower>> {
     let Some(projector) = projector else { return Ok(None) };
     // Text models that were cut from a vision model keep its configuration.
     let is_of_tower =
-        |name: &str| ["visual.", "vision_tower.", "vision_embedder."].iter().any(|part| name.contains(part));
+        |name: &str| ["visual.", "vision_tower.", "vision_embedder.", "vpm."].iter().any(|part| name.contains(part));
     if !tensors.iter().any(|tensor| is_of_tower(&tensor.name)) {
         return Ok(None);
     }

@@ -6,15 +6,19 @@
 mod config;
 mod import;
 mod opened;
+mod picture_parts;
 mod picture_size;
+mod picture_slices;
 mod projectors;
 mod weights;
 
 pub use config::{RowEnds, TowerConfig, TowerRope};
 pub(crate) use import::{ImportedTower, import};
 pub use opened::Tower;
+pub use picture_parts::PicturePart;
 pub use picture_size::PictureSizes;
+pub use picture_slices::{PictureSlices, SliceGrid};
 pub use weights::{
-    HeadNorms, Merger, PatchNorms, PatchPositions, PooledHead, TowerHead, TowerLayer, TowerLinear, TowerWeights,
-    ValueLimits,
+    HeadNorms, Merger, PatchJoin, PatchNorms, PatchPositions, PooledHead, Resampler, TowerHead, TowerLayer,
+    TowerLinear, TowerWeights, ValueLimits,
 };

@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{TowerConfig, TowerWeights, import, projectors};
-use crate::{Companion, LoadOptions, Model, PictureGrid, load::Loader};
+use super::{Merger, TowerConfig, TowerHead, TowerWeights, import, projectors};
+use crate::{Companion, LoadOptions, Model, load::Loader};
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::{self, Checkpoint, Opened, ReadMode};
 
@@ -38,7 +38,11 @@ impl Tower {
                 let path = folder.path.clone();
                 let imported = import::import(&folder)?.ok_or_else(|| {
                     let location = Location::Key("vision_config".to_owned());
-                    Error::malformed(path.join("config.json"), location, "the vision tower of a model", "nothing")
+                    let nothing = "the vision tower of a model";
+                    match folder.config.get("model_type").and_then(serde_json::Value::as_str) {
+                        Some(of) if folder.config.get("vision_config").is_some() => projectors::unknown_folder(of),
+                        _ => Error::malformed(path.join("config.json"), location, nothing, "nothing"),
+                    }
                 })?;
                 Tower::from_checkpoint(imported.checkpoint(path)?)
             }
@@ -121,21 +125,17 @@ impl Tower {
         Ok(None)
     }
 
-    /// Returns about the largest number of tokens of a picture, with the tokens that end its rows.
-    pub fn most_tokens(&self) -> usize {
-        let token = self.config.patch_size * self.config.merge;
-        let tokens = self.config.sizes.most_pixels() / (token * token).max(1);
-        tokens + self.config.row_ends.map_or(0, |_| tokens.isqrt())
+    /// Returns the head if it merges patches.
+    pub fn merger(&self) -> Option<&Merger> {
+        if let TowerHead::Merger(merger) = &self.weights.head { Some(merger) } else { None }
     }
 
-    /// Returns the grid of tokens of a picture of this size, without computing it.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the tower does not take such a picture.
-    pub fn grid(&self, width: usize, height: usize) -> Result<PictureGrid> {
-        let [width, height] = self.config.sizes.fit(width, height)?;
-        let token = self.config.patch_size * self.config.merge;
-        Ok(PictureGrid { rows: height / token, cols: width / token })
+    /// Makes pictures so small that each leaves about half of a context of `context` tokens to the
+    /// chat.
+    #[must_use]
+    pub fn within(mut self, context: usize) -> Self {
+        self.config.sizes.limit(context / 2);
+        self
     }
 }
 

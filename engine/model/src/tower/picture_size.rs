@@ -1,9 +1,10 @@
 //! The size to which a picture is brought before it is cut into patches.
 
+use super::{PictureSlices, picture_slices::MARKS};
 use thermocline_base::error::{Error, Result};
 
 /// Largest ratio of a picture's sides.
-const MOST_RATIO: usize = 200;
+pub(super) const MOST_RATIO: usize = 200;
 
 /// Sizes to which a tower's pictures are brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,28 +40,49 @@ pub enum PictureSizes {
         /// Largest area, in pixels.
         most: usize,
     },
+    /// An overview of about the area of a square, and slices of the same area for large pictures,
+    /// as the image processor of MiniCPM-V does.
+    Sliced(PictureSlices),
 }
 
 impl PictureSizes {
-    /// Returns the largest area, in pixels.
+    /// Returns the largest area of a picture, or of a part of a sliced one, in pixels.
     pub fn most_pixels(&self) -> usize {
         match *self {
             PictureSizes::Square { side } => side * side,
             PictureSizes::Filled { most, .. } | PictureSizes::Fitted { most, .. } => most,
             PictureSizes::Longest { multiple, longest } => longest.next_multiple_of(multiple).pow(2),
+            PictureSizes::Sliced(slices) => slices.most_cells() * slices.multiple * slices.multiple,
         }
     }
 
-    /// Makes pictures of about their own proportions smaller, so that each has at most `tokens`
-    /// tokens. Other rules have their own limits.
+    /// Makes pictures of about their own proportions smaller, or gives them fewer slices, so that
+    /// each has about `tokens` tokens at most. The marks of slices count as tokens. Other rules
+    /// have their own limits.
     pub fn limit(&mut self, tokens: usize) {
-        if let PictureSizes::Fitted { multiple, least, most } = self {
-            let token = multiple.saturating_mul(*multiple);
-            *most = (*most).min(tokens.saturating_mul(token)).max(*least);
+        match self {
+            PictureSizes::Fitted { multiple, least, most } => {
+                let token = multiple.saturating_mul(*multiple);
+                *most = (*most).min(tokens.saturating_mul(token)).max(*least);
+            }
+            PictureSizes::Sliced(slices) => {
+                let parts = tokens / slices.tokens.saturating_add(MARKS);
+                slices.most = slices.most.min(parts.saturating_sub(1)).max(1);
+            }
+            _ => {}
         }
     }
 
-    /// Returns the width and height for a picture of `width` and `height` pixels.
+    /// Returns the rule by which large pictures are sliced, if they are.
+    pub fn slices(&self) -> Option<&PictureSlices> {
+        match self {
+            PictureSizes::Sliced(slices) => Some(slices),
+            _ => None,
+        }
+    }
+
+    /// Returns the width and height for a picture of `width` and `height` pixels, or of its
+    /// overview if large pictures are sliced.
     ///
     /// # Errors
     /// [`Error::Invalid`] if one side is more than 200 times as long as the other.
@@ -74,6 +96,7 @@ impl PictureSizes {
             PictureSizes::Square { side } => return Ok([side; 2]),
             PictureSizes::Longest { multiple, longest } => return Ok(shrink([width, height], multiple, longest)),
             PictureSizes::Filled { multiple, most } => return Ok(fill([width, height], multiple, most)),
+            PictureSizes::Sliced(slices) => return Ok(slices.overview(width, height)),
             PictureSizes::Fitted { multiple, least, most } => (multiple as f64, least as f64, most as f64),
         };
         let sides = [width as f64, height as f64];

@@ -3,6 +3,7 @@
 use super::config::{TowerConfig, TowerSizes};
 use crate::{Linear, Norm, load::Loader};
 use thermocline_base::error::Result;
+use thermocline_cpu::ops::HeadSizes;
 use thermocline_formats::{
     format::{Bytes, Matrix},
     quant::TensorType,
@@ -41,6 +42,53 @@ pub enum TowerHead {
     Merger(Merger),
     /// Averages the patches of a token.
     Pooled(PooledHead),
+    /// Reads all patches with learned queries.
+    Resampler(Box<Resampler>),
+}
+
+/// Attention of learned queries to all patches. A query is a token, so that the number of tokens is
+/// the same for all pictures. Keys have embeddings of their rows and columns: sines and cosines.
+#[derive(Debug, Clone)]
+pub struct Resampler {
+    /// Norm of patches, of the tower's kind, `[width]`.
+    pub patches: Norm,
+    /// Patches to keys and values, `[d_model, width]`. `None` if the patches are as wide.
+    pub inputs: Option<Linear>,
+    /// Norm of the projected patches, `[d_model]`.
+    pub input_norm: Norm,
+    /// Learned queries, `[tokens, d_model]`.
+    pub queries: Vec<f32>,
+    /// Norm of queries, `[d_model]`.
+    pub query_norm: Norm,
+    /// Queries, keys and values, `[d_model, d_model]` each.
+    pub qkv: [Linear; 3],
+    /// Attention heads.
+    pub heads: HeadSizes,
+    /// Output projection, `[d_model, d_model]`.
+    pub output: Linear,
+    /// Norm of the outputs, `[d_model]`.
+    pub output_norm: Norm,
+    /// `[d_model, d_model]`
+    pub projection: Linear,
+}
+
+/// Joins squares of patches after a layer, so that later layers have fewer. The patches of a square
+/// attend to each other first. A joined patch is the average of its square, plus two linear maps
+/// with GELU (tanh) of the square.
+#[derive(Debug, Clone)]
+pub struct PatchJoin {
+    /// Norm before attention, `[width]`.
+    pub attention_norm: Norm,
+    /// Queries, keys and values, `[width, width]` each.
+    pub qkv: [TowerLinear; 3],
+    /// Output projection, `[width, width]`.
+    pub output: TowerLinear,
+    /// Norm of a square, `[side^2 * width]`.
+    pub norm: Norm,
+    /// `[hidden, side^2 * width]`
+    pub up: Linear,
+    /// `[width, hidden]`
+    pub down: Linear,
 }
 
 /// Norm of each patch, average of each token's patches, RMS norm, and projection.
@@ -63,6 +111,14 @@ pub struct PooledHead {
 pub enum PatchPositions {
     /// Of the places of a square, which are interpolated to other grids.
     Square {
+        /// Rows and columns of the square.
+        side: usize,
+        /// `[side * side, width]`
+        table: Vec<f32>,
+    },
+    /// Of the places of a square, which other grids are stretched to. A patch has the embedding of
+    /// the place where it begins.
+    Stretched {
         /// Rows and columns of the square.
         side: usize,
         /// `[side * side, width]`
@@ -131,15 +187,18 @@ pub struct TowerLayer {
     pub deepstack: Option<Merger>,
     /// True if patches attend only within their window.
     pub windowed: bool,
+    /// Joins patches after the layer, if the tower does so there.
+    pub join: Option<Box<PatchJoin>>,
 }
 
 /// Joins the patches of a square and projects them: norm, linear map, GELU, linear map.
 #[derive(Debug, Clone)]
 pub struct Merger {
+    /// Norm of each patch before all else, `[width]`, if there is one.
+    pub patches: Option<Norm>,
     /// Norm of each patch, `[width]`, or of joined patches, `[merge^2 * width]`, if there is one.
     pub norm: Option<Norm>,
-    /// `[width, width * merge^2]`, for mergers with a linear map before the first. Its inputs are
-    /// joined channel by channel.
+    /// `[width, merge^2 * width]`, for mergers with a linear map before the first.
     pub join: Option<Linear>,
     /// `[hidden, merge^2 * width]`, or `[hidden, width]` behind `join`.
     pub first: Linear,
@@ -147,7 +206,19 @@ pub struct Merger {
     pub second: Linear,
 }
 
+impl Resampler {
+    /// Returns the number of queries, which are the tokens of every picture.
+    pub fn tokens(&self) -> usize {
+        self.queries.len() / self.output.weight.rows()
+    }
+}
+
 impl Merger {
+    /// Returns the linear maps, in the order in which they are computed.
+    pub fn maps(&self) -> impl Iterator<Item = &Linear> {
+        self.join.iter().chain([&self.first, &self.second])
+    }
+
     /// Reads the merger with these names of its norm and its linear maps. Its norm is of joined
     /// patches if `joined`.
     pub(super) fn load(
@@ -158,6 +229,7 @@ impl Merger {
     ) -> Result<Self> {
         let inputs = config.width * config.merge * config.merge;
         Ok(Merger {
+            patches: None,
             norm: Some(loader.norm(norm, config.norm, if joined { inputs } else { config.width })?),
             join: None,
             first: loader.linear(first, inputs, inputs)?,
@@ -184,6 +256,11 @@ impl TowerLinear {
 }
 
 impl TowerLayer {
+    /// Returns the linear maps of attention and FFN, in the order in which they are computed.
+    pub fn maps(&self) -> impl Iterator<Item = &TowerLinear> {
+        self.qkv.iter().chain([&self.output]).chain(&self.gate).chain([&self.up, &self.down])
+    }
+
     /// Reads layer `n`. Files have queries, keys and values in one tensor or in three.
     pub(super) fn load(loader: &Loader<'_>, config: &TowerConfig, n: usize) -> Result<Self> {
         let (width, n_ff) = (config.width, config.n_ff);
@@ -200,6 +277,9 @@ impl TowerLayer {
             }
         };
         let gate = loader.has(&name("ffn_gate.weight"));
+        // Old files of llama.cpp exchange the names.
+        let exchanged = n_ff != width && loader.rows(&name("ffn_up.weight")) == Some(width);
+        let [up, down] = if exchanged { ["ffn_down", "ffn_up"] } else { ["ffn_up", "ffn_down"] };
         Ok(TowerLayer {
             attention_norm: loader.norm(&name("ln1"), config.norm, width)?,
             qkv,
@@ -208,11 +288,12 @@ impl TowerLayer {
             post_attention_norm: loader.optional_norm(&name("attn_post_norm"), config.norm, width)?,
             ffn_norm: loader.norm(&name("ln2"), config.norm, width)?,
             gate: gate.then(|| linear("ffn_gate", n_ff, width)).transpose()?,
-            up: linear("ffn_up", n_ff, width)?,
-            down: linear("ffn_down", width, n_ff)?,
+            up: linear(up, n_ff, width)?,
+            down: linear(down, width, n_ff)?,
             post_ffn_norm: loader.optional_norm(&name("ffn_post_norm"), config.norm, width)?,
             deepstack: None,
             windowed: false,
+            join: None,
         })
     }
 }

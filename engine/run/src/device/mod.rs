@@ -25,6 +25,7 @@
 //! - Loading and moving: [`load`] describes the part of a model to load, and [`GpuLoader`] uploads
 //!   it. [`moves`] changes the part between two chunks. [`device_bytes`] counts its bytes in
 //!   advance.
+//! - Pictures: `tower` computes the layers of a vision tower beside the model.
 //!
 //! When a layer is loaded, its weights are uploaded by role and every dispatch is prepared with its
 //! buffers. Dispatches that depend on a context are prepared with its cache. At the start of a
@@ -89,6 +90,7 @@ mod streamed_experts;
 mod streamed_neurons;
 pub(crate) mod streaming_buffer;
 mod submission_clock;
+mod tower;
 
 pub use device_bytes::device_bytes;
 pub(crate) use kv::GpuKv;
@@ -98,3 +100,5 @@ pub use load::{GpuLoad, device_support};
 pub(crate) use loader::GpuLoader;
 pub(crate) use segment::Segment;
 pub use state::GpuState;
+pub use tower::tower_bytes;
+pub(crate) use tower::{TowerOutputs, compute_tower, has_device_form};

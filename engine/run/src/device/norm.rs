@@ -1,8 +1,8 @@
 //! Norms of registers.
 
-use super::{loader::GpuLoader, registers::residual_scale};
+use super::loader::GpuLoader;
 use thermocline_base::error::Result;
-use thermocline_gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch};
+use thermocline_gpu::{Buffer, Gpu, Op, Purpose, Recorder, Uploader, grid, params, pitch};
 use thermocline_model::{LayerNorms, Norm, NormKind, NormSlot};
 
 /// Fewest and most invocations of a workgroup, which computes one row: four columns per invocation
@@ -17,7 +17,17 @@ pub(crate) struct NormOp {
     /// The norm with `from += delta`, scaled, first.
     adding: Option<Op>,
     cols: usize,
+    /// Elements from one row to the next.
+    pitch: usize,
     eps: f32,
+}
+
+/// How norms are computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NormForm {
+    pub kind: NormKind,
+    /// Factor of what is added to the residual stream.
+    pub residual_scale: f32,
 }
 
 /// Weights of a norm on the device.
@@ -33,10 +43,15 @@ pub(crate) struct NormWeights {
 
 impl NormWeights {
     pub fn new(loader: &mut GpuLoader<'_, '_>, norm: &Norm) -> Result<Self> {
-        let weight = loader.vector("a norm", &norm.weight)?;
-        let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
-        let eps = norm.eps(loader.config.norm_eps);
-        Ok(NormWeights { cols: norm.weight.len(), weight, bias, eps })
+        Self::upload(&mut loader.uploader, norm, loader.config.norm_eps)
+    }
+
+    /// Uploads the weights of `norm`. `eps` is for norms without an epsilon of their own.
+    pub fn upload(uploader: &mut Uploader<'_>, norm: &Norm, eps: f32) -> Result<Self> {
+        let mut vector = |values: &Vec<f32>| uploader.vector(Purpose::Vectors, "a norm", values);
+        let weight = vector(&norm.weight)?;
+        let bias = norm.bias.as_ref().map(vector).transpose()?;
+        Ok(NormWeights { cols: norm.weight.len(), weight, bias, eps: norm.eps(eps) })
     }
 }
 
@@ -51,14 +66,26 @@ impl NormOp {
         delta: Option<&Buffer>,
         into: &Buffer,
     ) -> Result<Self> {
-        let (gpu, config) = (loader.gpu, loader.config);
+        let form = NormForm { kind: loader.config.norm, residual_scale: loader.config.residual_scale };
+        Self::of(loader.gpu, form, weights, from, delta, into)
+    }
+
+    /// Prepares a norm of this form, like [`NormOp::new`].
+    pub fn of(
+        gpu: &Gpu,
+        form: NormForm,
+        weights: &NormWeights,
+        from: &Buffer,
+        delta: Option<&Buffer>,
+        into: &Buffer,
+    ) -> Result<Self> {
         let switch = |on: bool| f64::from(u8::from(on));
         let pipeline = |add: bool| {
             let overrides = [
-                ("LAYER", switch(config.norm == NormKind::Layer)),
+                ("LAYER", switch(form.kind == NormKind::Layer)),
                 ("HAS_BIAS", switch(weights.bias.is_some())),
                 ("ADD_DELTA", switch(add)),
-                residual_scale(config),
+                ("DELTA_SCALE", form.residual_scale.into()),
             ];
             gpu.pipelines().get("norm", None, workgroup(weights.cols), &overrides)
         };
@@ -68,7 +95,8 @@ impl NormOp {
             [from.into(), delta.unwrap_or(nothing).into(), (&weights.weight).into(), bias.into(), into.into()];
         let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
         let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
-        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: weights.eps })
+        let (cols, eps) = (weights.cols, weights.eps);
+        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols, pitch: pitch(cols), eps })
     }
 
     /// Prepares a norm of rows in place.
@@ -80,6 +108,11 @@ impl NormOp {
     /// Changes the `eps` under the square root.
     pub fn with_eps(self, eps: f32) -> Self {
         NormOp { eps, ..self }
+    }
+
+    /// Changes the elements from one row to the next, to a multiple of 4.
+    pub fn with_pitch(self, pitch: usize) -> Self {
+        NormOp { pitch, ..self }
     }
 
     /// Prepares the norm of a vector within a part, if the layer has one.
@@ -102,7 +135,7 @@ impl NormOp {
         let [x, y] = grid(rows, self.gpu.caps().max_groups);
         let params = params::Norm {
             cols: self.cols as u32,
-            pitch: pitch(self.cols) as u32,
+            pitch: self.pitch as u32,
             rows: rows as u32,
             stride: x,
             eps: self.eps,

@@ -63,7 +63,7 @@ impl Registers {
 }
 
 /// The kernels' constant that scales what is added to the residual stream.
-pub(super) fn residual_scale(config: &ModelConfig) -> (&'static str, f64) {
+fn residual_scale(config: &ModelConfig) -> (&'static str, f64) {
     ("DELTA_SCALE", f64::from(config.residual_scale))
 }
 

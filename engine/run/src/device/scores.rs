@@ -169,6 +169,7 @@ impl AttentionOps {
             softcap: shape.scores.softcap.unwrap_or(0.0),
             row,
             seen_end: 0,
+            seen_start: 0,
         }
     }
 

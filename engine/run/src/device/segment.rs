@@ -66,9 +66,9 @@ pub(crate) struct RingBytes {
 
 impl Segment {
     /// Makes rings for uploads and results, and GPU timestamps of `layers` layers
-    /// ([`Segment::time`]).
+    /// ([`Segment::time`]). Without layers there are no timestamps.
     pub fn new(gpu: &Gpu, rings: RingBytes, layers: usize, most_work: u64) -> Result<Self> {
-        let timestamps = GpuTimestamps::new(gpu, layers * PASSES)?;
+        let timestamps = if layers == 0 { None } else { GpuTimestamps::new(gpu, layers * PASSES)? };
         let times_bytes = timestamps.as_ref().map_or(0, |_| GpuTimestamps::bytes(layers * PASSES));
         let down_bytes = rings.down + times_bytes;
         Ok(Segment {

@@ -20,11 +20,13 @@
 //! An FFN without resident parts takes the same steps. Its observer is `deferred_firing`, so that
 //! layers are reported in order. For the chunks of a prompt, `streaming` may send cold neurons to
 //! the device instead. `transition` moves the resident parts towards a placement between two
-//! tokens. A [`Planner`] decides when, and towards which placement.
+//! tokens. A [`Planner`] decides when, and towards which placement. A [`PictureProcessor`] computes
+//! pictures on one of the sides.
 
 mod cpu_share;
 mod deferred_firing;
 mod device_step;
+mod pictures;
 mod planner;
 mod processor;
 mod same_bits;
@@ -32,5 +34,6 @@ mod split_layer;
 mod streaming;
 mod transition;
 
+pub use pictures::{PictureDevice, PictureProcessor};
 pub use planner::{Moved, Planner};
 pub use processor::HybridProcessor;

@@ -135,6 +135,9 @@ pub struct LayerCosts {
     pub other_reads: Vec<ReadBytes>,
     /// Matrices without a row per neuron. Each side that computes any unit reads them whole.
     pub whole_reads: Vec<ReadBytes>,
+    /// True if the rows of a neuron lie side by side in a file, so that one request reads all of
+    /// them.
+    pub bundled: bool,
     /// `[blocks + 1]` expected rows of the first 0, 1, ... blocks.
     pub(super) prefix_rows: Vec<ExpectedRows>,
 }
@@ -306,6 +309,7 @@ impl LayerCosts {
             firing_read: ReadBytes { ty: TensorType::F32, cpu: 0, device: 0 },
             other_reads: Vec::new(),
             whole_reads: Vec::new(),
+            bundled: false,
             prefix_rows: Vec::new(),
         }
     }
@@ -313,6 +317,7 @@ impl LayerCosts {
     fn add_dense_ffn(&mut self, ffn: &FfnWeights) {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up);
         self.firing_read = row_reads(&firing.weight);
+        self.bundled = !ffn.up.weight.is_contiguous();
         self.other_reads = ffn.gate.iter().map(|_| row_reads(&ffn.up.weight)).collect();
         match &ffn.down {
             Down::Neurons(down) => self.other_reads.push(row_reads(&down.weight)),
@@ -402,22 +407,8 @@ impl LayerCosts {
     }
 
     /// The weights that every token reads, whichever units fire.
-    fn weights_of_each_token(&self) -> impl Iterator<Item = &ReadBytes> {
+    pub(super) fn weights_of_each_token(&self) -> impl Iterator<Item = &ReadBytes> {
         self.attention_reads.iter().chain(&self.predictor_reads).chain(&self.routing_reads)
-    }
-
-    /// Mean bytes of weights that the CPU reads for a token. With `hot` units on the device
-    /// (`None`: the whole layer is on the CPU), these are the weights of the cold units.
-    pub(super) fn cpu_weight_bytes(&self, hot: Option<ExpectedRows>) -> f64 {
-        let cold = self.all_rows().minus(hot.unwrap_or_default());
-        if hot.is_some() && cold.units < 0.5 {
-            return 0.0;
-        }
-        let each_token: u64 = self.weights_of_each_token().map(|reads| reads.cpu).sum();
-        let whole: u64 = self.whole_reads.iter().map(|reads| reads.cpu).sum();
-        let others: u64 = self.other_reads.iter().map(|reads| reads.cpu).sum();
-        let units = self.firing_read.cpu as f64 * cold.firing_rows + others as f64 * cold.other_rows;
-        units + (whole + if hot.is_some() { 0 } else { each_token }) as f64
     }
 
     /// Expected rows of all units.
@@ -460,7 +451,7 @@ impl LayerCosts {
 fn matrix_reads(matrix: &Matrix) -> ReadBytes {
     let rows = matrix.rows() as u64;
     ReadBytes {
-        cpu: matrix.data().len() as u64,
+        cpu: matrix.byte_len() as u64,
         device: rows * matrix.ty().device_type().device_row_bytes(matrix.cols()) as u64,
         ty: matrix.ty(),
     }

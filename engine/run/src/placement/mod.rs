@@ -9,6 +9,7 @@
 //! [`PlacementSolver::forecast`] predicts the effect of a budget, and [`TokenTime`] divides the
 //! time of a plan's token into parts. A [`PublishedMachine`] describes a PC that is not at hand.
 //! [`RamShortage`] prices the reads from the disk of a plan that does not fit into RAM.
+//! [`TowerTime`] is the time of a picture.
 //!
 //! ```
 //! use thermocline_model::{LoadOptions, Model};
@@ -35,6 +36,7 @@
 //! ```
 
 mod cost_profile;
+mod cpu_reads;
 mod device_bytes;
 mod expert_streaming;
 mod forecast;
@@ -52,10 +54,12 @@ mod streaming;
 mod tests;
 mod time_model;
 mod token_time;
+mod tower_time;
 
 pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
+pub use cpu_reads::{CpuReads, DiskReads, DiskSeconds};
 pub use device_bytes::{DeviceBytes, LayerBytes};
-pub use expert_streaming::ExpertStreamCost;
+pub use expert_streaming::{ExpertSeconds, ExpertStreamCost};
 pub use forecast::Forecast;
 pub use frontier::{Frontier, budget_for, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
@@ -71,5 +75,6 @@ pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, StreamedChunk, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
 pub use token_time::{TokenPart, TokenTime};
+pub use tower_time::TowerTime;
 
 pub use thermocline_model::Resident;

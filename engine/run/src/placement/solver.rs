@@ -189,12 +189,12 @@ impl PlacementSolver {
     /// than the RAM and the speed of the disk is unknown.
     pub fn seconds(&self, plan: &Plan) -> Option<f64> {
         let shortage = self.inputs.ram.and_then(|limit| {
-            let cpu_bytes = self.profile.cpu_weight_bytes(&plan.placement);
-            limit.shortage(plan.bytes.weights(), cpu_bytes, self.inputs.machine.disk)
+            let reads = self.profile.cpu_reads(&plan.placement);
+            limit.shortage(plan.bytes.weights(), &reads, self.inputs.machine.disk)
         });
         match shortage {
             None => Some(plan.seconds),
-            Some(shortage) => shortage.disk_seconds.map(|disk| disk + plan.seconds),
+            Some(shortage) => shortage.token_seconds(plan.seconds),
         }
     }
 

@@ -212,7 +212,14 @@ mod tests {
             Linear { weight: Matrix::new(TensorType::F16, rows, cols, data).unwrap(), bias: None }
         };
         let down = if neuron_major { Down::Neurons(linear(64, 32)) } else { Down::Outputs(linear(32, 64)) };
-        FfnWeights { gate: Some(linear(64, 32)), up: linear(64, 32), down, limit: None, gate_scales: None }
+        FfnWeights {
+            gate: Some(linear(64, 32)),
+            up: linear(64, 32),
+            down,
+            bundled_gate: None,
+            limit: None,
+            gate_scales: None,
+        }
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl<'a> LayerTimer<'a> {
 
 /// Seconds until both processors are done, if they start together and alone would take `gpu` and
 /// `cpu` seconds.
-fn concurrent_seconds(gpu: f64, cpu: f64, together: Option<SharedMemory>) -> f64 {
+pub(super) fn concurrent_seconds(gpu: f64, cpu: f64, together: Option<SharedMemory>) -> f64 {
     let Some(together) = together else { return gpu.max(cpu) };
     let (slow_gpu, slow_cpu) = (gpu / together.gpu, cpu / together.cpu);
     // After the first processor is done, the other continues at full speed.

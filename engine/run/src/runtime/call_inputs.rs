@@ -19,6 +19,9 @@ pub struct PlacedPicture<'p> {
     pub embeddings: &'p [f32],
     /// Values added to the residual stream after each of the first layers, `[tokens, d_model]`.
     pub deepstack: &'p [Vec<f32>],
+    /// True if its tokens have the positions of text, even in models with positions of several
+    /// axes.
+    pub text_positions: bool,
 }
 
 /// The tokens of a call, and what it reads beside them. Calls without pictures are made of tokens
@@ -60,6 +63,11 @@ impl<'t> CallInputs<'t> {
         CallInputs { pictures, ..tokens.into() }
     }
 
+    /// Other tokens of the same sequence.
+    pub fn with_tokens(self, tokens: &'t [u32]) -> Self {
+        CallInputs { tokens, ..self }
+    }
+
     /// The inputs with the index of the second text's first token, if the tokens are a pair of
     /// texts.
     pub fn with_second_text(self, second_at: Option<usize>) -> Self {
@@ -70,7 +78,10 @@ impl<'t> CallInputs<'t> {
     /// `held` of the sequence.
     pub(super) fn spans(&self, held: usize) -> SmallVec<[PictureSpan; 2]> {
         let end = held + self.tokens.len();
-        let all = self.pictures.iter().map(|picture| PictureSpan::new(picture.start, picture.grid));
+        let all = self.pictures.iter().map(|picture| PictureSpan {
+            text_positions: picture.text_positions,
+            ..PictureSpan::new(picture.start, picture.grid)
+        });
         all.filter(|span| span.start < end && held < span.places().end).collect()
     }
 
@@ -99,7 +110,7 @@ impl<'t> CallInputs<'t> {
         let whole = config.attentions().any(|of| of.whole_pictures);
         let mut end = 0;
         for picture in self.pictures {
-            let PlacedPicture { start, grid, embeddings, deepstack } = *picture;
+            let PlacedPicture { start, grid, embeddings, deepstack, .. } = *picture;
             let tokens = grid.tokens();
             if tokens == 0 || start < end {
                 let got = format!("{} rows of {} tokens at token {start}", grid.rows, grid.cols);

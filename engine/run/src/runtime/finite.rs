@@ -17,7 +17,7 @@ pub fn check_logits(logits: &[f32]) -> Result<()> {
 }
 
 /// Returns [`Error::NotFinite`] for the model's `what` if one of `values` is NaN or infinite.
-pub(super) fn check_finite(what: &'static str, values: &[f32]) -> Result<()> {
+pub(crate) fn check_finite(what: &'static str, values: &[f32]) -> Result<()> {
     match values.iter().find(|value| !value.is_finite()) {
         Some(value) => Err(Error::NotFinite { what, got: value.to_string() }),
         None => Ok(()),

@@ -31,6 +31,7 @@ mod tower;
 pub use call_inputs::{CallInputs, PlacedPicture};
 pub use cpu::{ChosenExperts, LayerInputs, TokenInputs};
 pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
+pub(crate) use finite::check_finite;
 pub use finite::check_logits;
 pub use forward::compute_layer;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
@@ -54,7 +55,8 @@ pub use route_preference::{HeldExperts, RoutePreference, always_taken};
 pub(crate) use route_preference::{LayerPreference, LayerPreferences};
 pub use sequences::Sequences;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
-pub use tower::{PictureEmbeddings, TowerProcessor};
+pub(crate) use tower::{PartEmbeddings, PatchOrder, rope_table};
+pub use tower::{PictureEmbeddings, TowerProcessor, tower_scratch};
 
 pub use thermocline_cpu::ops::KvType;
 pub use thermocline_model::Sparsity;

@@ -21,12 +21,28 @@ pub struct PictureSpan {
     /// Number of its tokens in the sequence, from the first. It is less than those of the grid only
     /// while the picture is incomplete.
     pub tokens: usize,
+    /// True if its tokens have the positions of text.
+    pub text_positions: bool,
 }
 
 impl PictureSpan {
-    /// A complete picture.
+    /// A complete picture whose tokens have positions of several axes.
     pub fn new(start: usize, grid: PictureGrid) -> Self {
-        PictureSpan { start, grid, tokens: grid.tokens() }
+        PictureSpan { start, grid, tokens: grid.tokens(), text_positions: false }
+    }
+
+    /// Positions of the token at `index`, for a picture that begins at position `base`.
+    fn position(&self, base: usize, index: usize) -> RopePosition {
+        if self.text_positions {
+            return RopePosition::text(base + index);
+        }
+        let (row, column) = (index / self.grid.cols, index % self.grid.cols);
+        RopePosition { axes: [base, base + row, base + column] }
+    }
+
+    /// Number of positions that its tokens take.
+    fn positions(&self) -> usize {
+        if self.text_positions { self.tokens } else { self.grid.positions(self.tokens) }
     }
 
     /// The places of its tokens.
@@ -67,10 +83,9 @@ impl PictureSpans {
         for span in self.spans.iter().take_while(|span| span.start <= place) {
             let (index, base) = (place - span.start, span.start - saved);
             if index < span.tokens {
-                let (row, column) = (index / span.grid.cols, index % span.grid.cols);
-                return RopePosition { axes: [base, base + row, base + column] };
+                return span.position(base, index);
             }
-            saved += span.tokens - span.grid.positions(span.tokens);
+            saved += span.tokens - span.positions();
         }
         RopePosition::text(place - saved)
     }
@@ -212,6 +227,9 @@ mod tests {
             [10, 10, 10],
         ];
         assert_eq!(axes(&all, 0..14), expected);
+        let mut like_text = all.clone();
+        like_text.spans.iter_mut().for_each(|span| span.text_positions = true);
+        assert_eq!(axes(&like_text, 0..14), (0..14).map(|place| [place; 3]).collect::<Vec<_>>());
         let one_axis = PictureSpans { axes: false, ..all };
         assert_eq!(axes(&one_axis, 0..14), (0..14).map(|place| [place; 3]).collect::<Vec<_>>());
     }

@@ -154,6 +154,10 @@ impl MemoryLedger for TestLedger {
             fallbacks: Vec::new(),
         }
     }
+
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
 }
 
 /// A CPU processor that fails at the end of its n-th chunk.

@@ -214,7 +214,7 @@ impl Generation<'_> {
         }
         if self.recorded {
             match self.todo.drafted {
-                0 => neurons.begin(self.session, position, &context.read(tokens), !chunk.in_prompt),
+                0 => neurons.begin_each(context.begun(self.session, tokens), !chunk.in_prompt),
                 _ => neurons.begin_draft(self.session, position, tokens),
             }
             probe = probe.with_recorder(neurons);

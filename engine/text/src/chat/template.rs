@@ -495,6 +495,30 @@ pub(super) mod tests {
         )
     }
 
+    /// The third picture is in the second message.
+    #[test]
+    fn pictures_of_minicpm_have_their_numbers() {
+        let marks = ["<image>", "</image>", "<slice>", "</slice>", "<image_id>", "</image_id>"];
+        for (more, token) in [(&["<unk>"][..], "<unk>"), (&["<unk>", "<|image_pad|>"], "<|image_pad|>")] {
+            let special = [&["<s>", "</s>"], &marks[..], more].concat();
+            let source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+            let checkpoint = checkpoint(&special, Some(source));
+            let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("a vocabulary");
+            let template = ChatTemplate::from_checkpoint(&checkpoint, &tokenizer);
+            let marks = tokenizer.picture_marks(&checkpoint.metadata).expect("no key").expect("a known token");
+            let options = RenderOptions { guard: Some(&tokenizer), marks: Some(&marks), ..RenderOptions::new(false) };
+            let said = format!("What is {token}?");
+            let messages = [2, 1].map(|pictures| ChatMessage { pictures, ..ChatMessage::new("user", &said) });
+            let text = template.render_with(&messages, options).expect("renders");
+            let picture = |number: usize| format!("<image_id>{number}</image_id><image>{token}\n");
+            assert_eq!(text.plain(), format!("[{}{}{said}][{}{said}]", picture(0), picture(1), picture(2)));
+            let ids = tokenizer.encode_prompt(&text).expect("encodes");
+            assert_eq!(ids.iter().filter(|id| **id == marks.token).count(), 3);
+            assert_eq!(tokenizer.picture_part_end("</slice>"), tokenizer.token_id("</slice>"));
+            assert_eq!(tokenizer.picture_part_end("no token"), None);
+        }
+    }
+
     #[test]
     fn pictures_have_the_marks_of_their_family() {
         let gemma3 = ["<start_of_image>", "<image_soft_token>", "<end_of_image>"];

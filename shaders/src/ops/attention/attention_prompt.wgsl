@@ -55,7 +55,7 @@ fn attention_prompt(
     let score_row = lane / 4u;
     let score_lane = lane % 4u;
     let position = params.position + first + score_row;
-    let seen_start = first_seen(position);
+    let seen_start = max(first_seen(position), params.seen_start);
     let seen_end = max(position + 1u, params.seen_end);
     var highest = HIDDEN;
     var sum = 0.0;
@@ -67,7 +67,7 @@ fn attention_prompt(
     var out_1: mat4x4<f32>;
     var out_2: mat4x4<f32>;
     var out_3: mat4x4<f32>;
-    let start = first_seen(params.position + first) / KEYS * KEYS;
+    let start = max(first_seen(params.position + first), params.seen_start) / KEYS * KEYS;
     var next_query = query_part(lane, first, count, head, 0u);
     var next_key_0 = key_part(lane, rows, start, end, 0u);
     var next_key_1 = key_part(lane, rows, start + KEYS / 2u, end, 0u);

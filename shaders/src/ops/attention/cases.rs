@@ -19,6 +19,7 @@ const PLAIN: AttentionForm = AttentionForm {
     window: 0,
     softcap: 0.0,
     ahead: None,
+    seen_start: 0,
     runs: &[],
 };
 
@@ -31,6 +32,7 @@ fn hard_forms() -> Vec<AttentionForm> {
         AttentionForm { position: 83, window: 70, runs: &[Prompt(45)], ..plain },
         AttentionForm { options: "SINKS KV_F32", position: 5, runs: &[Prompt(33)], ..plain },
         AttentionForm { position: 83, window: 30, ahead: Some(70), runs: &[Prompt(35)], ..plain },
+        AttentionForm { position: 140, seen_start: 133, ahead: Some(2), runs: &[Prompt(35)], ..plain },
     ]
 }
 
@@ -59,7 +61,8 @@ fn head_forms() -> impl Iterator<Item = AttentionForm> {
     widths.chain(values).chain(groups).chain(pages)
 }
 
-/// Forms of keys: windows, caps of scores, rings, sinks, many keys and very different scores.
+/// Forms of keys: windows, caps of scores, rings, sinks, many keys, very different scores, and
+/// parts of pictures.
 fn key_forms() -> impl Iterator<Item = AttentionForm> {
     let runs = &[Decode(1, 0, 128), Decode(8, 0, 128), Decode(3, 12, 64), Prompt(1), Prompt(31), Prompt(97)];
     let plain = AttentionForm { runs, ..PLAIN };
@@ -86,7 +89,12 @@ fn key_forms() -> impl Iterator<Item = AttentionForm> {
         let positions = [0, 64, 150, 260];
         positions.map(|position| AttentionForm { options, window, ahead: Some(ahead), position, runs, ..PLAIN })
     });
-    windows.chain(sinks).chain(rings).chain([long, steep]).chain(ahead)
+    let parts = [("", 0, 0), ("KV_F32", 1, 9), ("", 63, 64), ("KV_F32", 150, 0), ("", 129, 70)].into_iter();
+    let parts = parts.map(|(options, seen_start, ahead)| {
+        let runs = &[Prompt(4), Prompt(64)];
+        AttentionForm { options, seen_start, ahead: Some(ahead), position: 150, runs, ..PLAIN }
+    });
+    windows.chain(sinks).chain(rings).chain([long, steep]).chain(ahead).chain(parts)
 }
 
 /// Cases of the three kernels.

@@ -57,6 +57,9 @@ params! {
         /// End of the positions that every token sees, even if they are later than its own: the end
         /// of a picture (`attention_prompt` only). 0: tokens see no later positions.
         seen_end: u32,
+        /// First position that tokens see, even if their window begins earlier: the start of a part
+        /// of a picture (`attention_prompt` only).
+        seen_start: u32,
     }
 
     /// `attention_merge`, grid (`n_head`, tokens)
@@ -112,6 +115,8 @@ struct AttentionForm {
     /// Number of positions after those of the tokens that all tokens see, or `None` if they see no
     /// later positions.
     ahead: Option<usize>,
+    /// The first position that all tokens see.
+    seen_start: usize,
     runs: &'static [Run],
 }
 
@@ -194,6 +199,7 @@ impl<'a> Inputs<'a> {
             softcap,
             row: ROW as u32,
             seen_end: ahead.map_or(0, |_| rows as u32),
+            seen_start: form.seen_start as u32,
         };
         let is_query = |row: usize| row / (n_head + 1) >= ROW && row % (n_head + 1) < n_head;
         Inputs {
@@ -253,7 +259,7 @@ impl<'a> Inputs<'a> {
         let first_seen = |position: usize| if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
         let queries = (0..tokens).flat_map(|token| heads.clone().map(move |head| (token, head)));
         for ((token, head), split) in queries.flat_map(|query| (0..splits).map(move |split| (query, split))) {
-            let start = first_seen(first + token) + split * span;
+            let start = first_seen(first + token).max(self.form.seen_start) + split * span;
             let end = ahead.map_or(first + token + 1, |ahead| first + tokens + ahead);
             let keys = start..(start + span).min(end);
             let Partial { highest, total, values } =

@@ -1,6 +1,7 @@
 //! A model on a GPU and a CPU. Every placement computes the same.
 #![allow(clippy::unwrap_used)]
 
+mod bundles;
 mod experts;
 mod faults;
 mod firing;

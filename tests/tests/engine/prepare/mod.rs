@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+mod bundles;
 mod inputs;
 mod moe;
 mod own;

@@ -8,6 +8,7 @@ mod drafters;
 mod embeddings;
 mod many_prompts;
 mod picture_chats;
+mod picture_neurons;
 mod prompts;
 mod recurrent;
 mod speculation;

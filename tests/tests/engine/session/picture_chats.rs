@@ -7,9 +7,10 @@ use thermocline_engine::{
     cpu::Cpu,
     format::ReadMode,
     gpu::{AdapterChoice, GpuOptions},
-    model::{LoadOptions, Model, Tower},
+    model::{LoadOptions, Model, PicturePart, Tower},
     pictures::Picture,
-    runtime::{CallInputs, Outputs, PlacedPicture, TowerProcessor},
+    placement::Machine,
+    runtime::{CallInputs, Outputs, PictureEmbeddings, PlacedPicture, TowerProcessor},
     session::{ChatOptions, DeviceChoice, DeviceStatus, LogprobsRequest},
 };
 use thermocline_tests::{
@@ -31,14 +32,20 @@ fn chat(messages: &[Message]) -> Request {
 fn continued(model: &Arc<Model>, tokens: &[u32], pictures: &[&Picture]) -> Vec<u32> {
     let mut forward = forward(model, Setup::default());
     let mut kv = forward.kv_cache(tokens.len() + 8, KvType::F32).unwrap();
-    let tower = Tower::open(&model.checkpoint.path, ReadMode::Map).unwrap();
-    let mut tower = TowerProcessor::new(tower.into(), Cpu::new(&CpuOptions::default()).unwrap());
-    let made: Vec<_> = pictures.iter().map(|picture| tower.embed(picture, &mut ()).unwrap()).collect();
-    let (mut placed, mut at) = (Vec::new(), 0);
-    for of in &made {
-        let start = (at..tokens.len()).find(|at| tokens[*at] == PICTURE).unwrap();
-        placed.push(PlacedPicture { start, grid: of.grid, embeddings: &of.embeddings, deepstack: &of.deepstack });
-        at = start + of.grid.tokens();
+    let tower = Arc::new(Tower::open(&model.checkpoint.path, ReadMode::Map).unwrap());
+    let mut processor = TowerProcessor::new(Arc::clone(&tower), Cpu::new(&CpuOptions::default()).unwrap());
+    let made: Vec<_> = pictures.iter().map(|picture| processor.embed(picture, &mut ()).unwrap()).collect();
+    let (mut placed, mut at, d_model) = (Vec::new(), 0, model.config.d_model);
+    for (of, picture) in made.iter().zip(pictures) {
+        let PictureEmbeddings { embeddings, deepstack, .. } = of;
+        let mut first = 0;
+        for PicturePart { grid, .. } in tower.parts(picture.width(), picture.height()).unwrap() {
+            let start = (at..tokens.len()).find(|at| tokens[*at] == PICTURE).unwrap();
+            let embeddings = &embeddings[first * d_model..][..grid.tokens() * d_model];
+            let text_positions = tower.has_text_positions();
+            placed.push(PlacedPicture { start, grid, embeddings, deepstack, text_positions });
+            (at, first) = (start + grid.tokens(), first + grid.tokens());
+        }
     }
     assert_eq!(
         tokens.iter().filter(|id| **id == PICTURE).count(),
@@ -55,7 +62,7 @@ fn continued(model: &Arc<Model>, tokens: &[u32], pictures: &[&Picture]) -> Vec<u
 
 #[test]
 fn later_turns_compute_no_picture_again_and_notice_other_pictures() {
-    for name in ["qwen2_5-vl", "qwen3-vl", "qwen3_5", "gemma3", "gemma4"] {
+    for name in ["qwen2_5-vl", "qwen3-vl", "qwen3_5", "gemma3", "gemma4", "minicpm-v2_6", "minicpm-v4_6"] {
         let folder = tempfile::tempdir().unwrap();
         with_pictures(name, folder.path());
         let model = Arc::new(Model::open(folder.path(), &LoadOptions::default()).unwrap());
@@ -93,6 +100,31 @@ fn later_turns_compute_no_picture_again_and_notice_other_pictures() {
 }
 
 #[test]
+fn pictures_in_files_are_decoded_only_to_be_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    let engine = Engine::open(folder.path(), options()).unwrap();
+    let session = session_of(&engine, 240);
+    let [a, b, _] = pictures(folder.path());
+    let files = [&a, &b].map(|picture| Picture::deferred(&picture.file().unwrap().bytes).unwrap());
+    let whole = generate(&session, chat(&[asked("Look.", &[&a, &b])]));
+    let deferred = generate(&session, chat(&[asked("Look.", &[&files[0], &files[1]])]));
+    assert_eq!((deferred.ids, deferred.stats.computed_pictures), (whole.ids, 0));
+
+    // Damage behind the header does not matter to those who count tokens.
+    let bytes = a.file().unwrap().bytes;
+    let cut = Picture::deferred(&bytes[..bytes.len() - 40]).unwrap();
+    let tokens = |picture: &Picture| {
+        let messages = vec![asked("Look.", &[picture])];
+        engine.prompt_tokens(Prompt::Chat(messages), &ChatOptions::default()).unwrap()
+    };
+    assert_eq!((tokens(&cut), engine.picture_tokens(&cut).unwrap()), (tokens(&a), engine.picture_tokens(&a).unwrap()));
+    let error = answer(session.generate(chat(&[asked("Look.", &[&cut])]))).err().unwrap().to_string();
+    assert!(error.contains("a whole PNG file"), "{error}");
+    assert!(!generate(&session, chat(&[asked("Look.", &[&a])])).ids.is_empty());
+}
+
+#[test]
 fn a_chunk_on_a_gpu_is_as_long_as_a_whole_picture() {
     let folder = tempfile::tempdir().unwrap();
     with_pictures("gemma4", folder.path());
@@ -112,6 +144,36 @@ fn a_chunk_on_a_gpu_is_as_long_as_a_whole_picture() {
     let said = generate(&session_of(&engine, 200), request);
     assert!(matches!(engine.wait_for_device(LONGEST), DeviceStatus::Gpu(_)));
     assert_eq!(said.ids, continued(&model, &tokens, &[&a, &b]));
+}
+
+/// The device computes a picture beside the model, unless the budget has no room for the tower.
+#[test]
+fn a_gpu_with_room_beside_the_model_computes_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    with_pictures("qwen3-vl", folder.path());
+    let model = Arc::new(Model::open(folder.path(), &LoadOptions::default()).unwrap());
+    let [a, b, _] = pictures(folder.path());
+    let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+    let mut machine = Machine::typical();
+    machine.cpu.prompts.values_mut().for_each(|rate| *rate = 1.0);
+    let engine = Engine::open(folder.path(), EngineOptions { device, machine: Some(machine), ..options() }).unwrap();
+    let DeviceStatus::Gpu(loaded) = engine.wait_for_device(LONGEST) else { panic!("no GPU") };
+    let session = session_of(&engine, 200);
+    let ask = |picture| {
+        let request = chat(&[asked("Look at this.", &[picture])]);
+        let tokens = engine.prompt_tokens(request.prompt.clone(), &request.chat).unwrap();
+        let said = generate(&session, request);
+        assert_eq!(said.ids, continued(&model, &tokens, &[picture]));
+        (said.stats.computed_pictures, said.stats.device_pictures)
+    };
+    assert_eq!(ask(&a), (1, 1));
+    // The tower needs more than the smallest buffers of an upload.
+    let narrow = loaded.accounted + (1 << 20);
+    engine.set_vram_budget(narrow).unwrap();
+    let in_force = || matches!(engine.device(), DeviceStatus::Gpu(it) if it.budget == Some(narrow));
+    eventually("the budget is in force", in_force);
+    assert_eq!(ask(&b), (1, 0));
+    assert!(matches!(engine.device(), DeviceStatus::Gpu(it) if it.accounted <= narrow));
 }
 
 #[test]

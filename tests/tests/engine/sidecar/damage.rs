@@ -6,13 +6,13 @@ use thermocline_engine::format::{Array, Metadata, gguf};
 use super::*;
 
 /// Key-value pairs and tensors of a sidecar, for changing them.
-struct Parts {
-    pairs: Vec<(String, Value)>,
-    tensors: Vec<(gguf::TensorInfo, Vec<u8>)>,
+pub(super) struct Parts {
+    pub pairs: Vec<(String, Value)>,
+    pub tensors: Vec<(gguf::TensorInfo, Vec<u8>)>,
 }
 
 impl Parts {
-    fn of(sidecar: &Sidecar) -> Self {
+    pub fn of(sidecar: &Sidecar) -> Self {
         let bytes = Bytes::new(sidecar.to_bytes().unwrap());
         let file = gguf::from_bytes(Path::new("sample"), bytes).unwrap();
         let pairs = file.metadata.iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
@@ -23,7 +23,7 @@ impl Parts {
         Parts { pairs, tensors: file.tensors().iter().map(tensor).collect() }
     }
 
-    fn read(&self) -> Result<Sidecar, Error> {
+    pub fn read(&self) -> Result<Sidecar, Error> {
         let mut metadata = Metadata::new("sample");
         self.pairs.iter().for_each(|(key, value)| drop(metadata.set(key.clone(), value.clone())));
         let tensors: Vec<_> = self.tensors.iter().map(|(info, data)| (info.clone(), data.as_slice())).collect();
@@ -82,7 +82,7 @@ fn errors_name_the_key() {
     let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
     let version = parts.pairs.iter_mut().find(|(key, _)| key == "thermocline.format_version").unwrap();
     assert_eq!(version.1, Value::U32(2), "a sidecar with scales of gates");
-    version.1 = Value::U32(3);
+    version.1 = Value::U32(4);
     assert!(matches!(parts.read(), Err(Error::Unsupported { .. })));
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+mod bundles;
 mod damage;
 
 use std::{
@@ -132,6 +133,7 @@ fn sample(model: &Model) -> Sidecar {
             activation_threshold: (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 }),
             gate_scales: (n == 0).then(|| frequencies(n_ff, n + 3)),
             down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
+            bundles: None,
             inputs: (n != 1).then(|| input_curves(weights, n)),
             experts: None,
         }

@@ -1,16 +1,20 @@
 //! Answers in progress: saves their text, runs their tool calls, and starts waiting answers.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Instant,
+};
 
 use thermocline_engine::session::{ChatOptions, Engine, Request, Session, SessionOptions};
 
-use super::{ChatController, drop_in_background, is_removed};
+use super::{ChatController, UnrankedFiles, drop_in_background, is_removed};
 use crate::{
     chat::{
         StopCause,
         active_answer::ActiveAnswer,
         call_reader::CallReader,
-        given::{self, Measure},
+        given::{self, Measure, PassageDecision},
+        meaning::{PATIENCE, QuestionMeaning},
         prompt::{self, ChatPrompt},
         remembered,
         tool_round::{self, MOST_ROUNDS},
@@ -47,6 +51,7 @@ impl ChatController {
         let chats: Vec<ChatId> = self.rounds.keys().copied().collect();
         errors.extend(chats.into_iter().filter_map(|chat| self.advance_round(store, &state, chat).err()));
         errors.extend(self.words.poll(store, &self.engine_handle).err());
+        errors.extend(self.meaning.poll(store).err());
         if !self.is_busy() {
             match self.titles.poll(store, &self.engine_handle, &state) {
                 Ok(named) => self.revision += u64::from(named),
@@ -107,13 +112,18 @@ impl ChatController {
                 ModelState::Empty => Some(failed("No model is open.".to_owned())),
                 ModelState::Failed { model, failure, reason } => Some(failed(format!("{model} {failure}: {reason}"))),
                 // Wait for the tools, because they change the answer. Connecting has a time limit.
-                ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
+                ModelState::Ready { .. } | ModelState::Remote { .. }
+                    if self.waits_for_tools(store, chat) || self.waits_for_meaning(store, chat) =>
+                {
+                    None
+                }
                 ModelState::Ready { .. } | ModelState::Remote { .. } => {
                     match self.generate(store, state, chat, active_answer.id()) {
-                        Ok((answer, session, reader)) => {
+                        Ok(Some((answer, session, reader))) => {
                             active_answer.start(answer, session, reader, state.model());
                             None
                         }
+                        Ok(None) => None,
                         Err(sentence) => Some(failed(sentence)),
                     }
                 }
@@ -152,14 +162,15 @@ impl ChatController {
         self.titles.is_idle()
     }
 
-    /// Starts the generation of message `id` on a session or on a server.
+    /// Starts the generation of message `id` on a session or on a server. `None` if it waits for
+    /// vectors of passages.
     fn generate(
         &mut self,
         store: &mut Store,
         state: &ModelState,
         chat: ChatId,
         id: MessageId,
-    ) -> Result<Started, String> {
+    ) -> Result<Option<Started>, String> {
         let key = match state {
             ModelState::Ready { model, engine } => given::counting_key(&model.key(), engine),
             _ => String::new(),
@@ -169,7 +180,17 @@ impl ChatController {
             ModelState::Ready { engine, .. } => Measure::engine(engine, &key, &tools),
             _ => Measure::server(),
         };
-        let mut prompt = ChatPrompt::read(store, chat, id, &measure)?;
+        let sees_pictures = measure.sees_pictures();
+        // The time counts for all questions of the answer together.
+        let since = self.unranked.remove(&chat).map_or_else(Instant::now, |unranked| unranked.since);
+        let may_wait = since.elapsed() < PATIENCE;
+        let decided = ChatPrompt::decide(store, chat, id, &measure.with_meaning(&self.meaning, may_wait));
+        if let PassageDecision::Waits(files, question) = decided.map_err(|error| error.to_string())? {
+            self.unranked.insert(chat, UnrankedFiles { files, question, since });
+            return Ok(None);
+        }
+        let prompt = ChatPrompt::read(store, chat, id, sees_pictures);
+        let mut prompt = prompt.map_err(|error| error.to_string())?;
         prompt.tools.clone_from(&tools);
         let told = !prompt.tools.is_empty();
         let engine_handle = self.engine_handle.clone();
@@ -181,12 +202,12 @@ impl ChatController {
                 let format = engine.chat_template().tools();
                 let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
                 let request = prompt.request(session.context(), model);
-                Ok((Answer::start(notify, Arc::clone(&session), request), Some(session), reader))
+                Ok(Some((Answer::start(notify, Arc::clone(&session), request), Some(session), reader)))
             }
             ModelState::Remote { model, client } => {
                 let reader = told.then(|| CallReader::new(id, None, &[]));
-                let remote = prompt.remote_request(&model.name).map_err(|error| error.to_string())?;
-                Ok((Answer::start_remote(notify, client.clone(), remote), None, reader))
+                let remote = prompt.remote_request(&model.name);
+                Ok(Some((Answer::start_remote(notify, client.clone(), remote), None, reader)))
             }
             _ => Err("No model is open.".to_owned()),
         }
@@ -220,6 +241,13 @@ impl ChatController {
     fn waits_for_tools(&self, store: &Store, chat: ChatId) -> bool {
         let connecting = self.tools.as_ref().is_some_and(|tools| tools.hub().is_connecting());
         connecting && store.chat(chat).is_ok_and(|chat| chat.tools)
+    }
+
+    /// `true` while the answer of a chat waits for vectors of passages.
+    fn waits_for_meaning(&self, store: &Store, chat: ChatId) -> bool {
+        let Some(UnrankedFiles { files, question, since }) = self.unranked.get(&chat) else { return false };
+        let may_wait = since.elapsed() < PATIENCE;
+        self.meaning.question(store, files, question, may_wait) == QuestionMeaning::Waits
     }
 
     /// Definitions of the tools given to the model of answer `id`. None if the chat has no tools,

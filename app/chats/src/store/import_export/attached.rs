@@ -50,6 +50,12 @@ impl FileAttachment {
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
     }
 
+    /// A picture, whose file in base64 is `file`.
+    pub fn of_picture(name: String, file: &str) -> Self {
+        let passage = Passage { place: PICTURE.to_owned(), text: file.to_owned() };
+        FileAttachment::new(name, DocumentKind::Picture.name(), vec![passage])
+    }
+
     fn document(&self) -> Result<Document, StoreError> {
         let kind = DocumentKind::from_name(&self.kind).unwrap_or(DocumentKind::Text);
         let refused = |got: String| bad(format!("a picture of {}", self.name), "a picture's file in base64", got);

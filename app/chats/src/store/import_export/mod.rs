@@ -1,6 +1,7 @@
 //! Import and export of chats: [`markdown`] for people, and JSON with every version of every
 //! message for programs. Both can be imported. So can Markdown transcripts of other programs
-//! ([`transcript`]) and the `conversations.json` of ChatGPT and Claude ([`conversations`]).
+//! ([`transcript`]), the `conversations.json` of ChatGPT and Claude ([`conversations`]), and
+//! requests of OpenAI's API ([`openai`]).
 //! [`file`] is the form of the data in between. Attached files are in both formats ([`attached`]).
 //! Chats that already exist are not added again ([`known`]).
 
@@ -9,6 +10,7 @@ mod conversations;
 mod file;
 mod known;
 pub mod markdown;
+mod openai;
 mod transcript;
 
 use std::{collections::HashMap, path::Path};
@@ -101,7 +103,7 @@ fn read_json(text: &str) -> Result<ReadFile, StoreError> {
     }
     let not_json = |error: serde_json::Error| bad("the file", "chats as JSON", error);
     let object: serde_json::Value = serde_json::from_str(text).map_err(not_json)?;
-    if let Some(read) = conversations::read_object(&object) {
+    if let Some(read) = conversations::read_object(&object).or_else(|| openai::read(&object)) {
         return read;
     }
     let file: File = serde_json::from_str(text).map_err(not_json)?;

@@ -20,7 +20,8 @@ fn served_model() -> ServedModel {
 }
 
 fn read(endpoint: Endpoint, body: &[u8], model: &ServedModel, strict: bool) -> Result<CompletionRequest, ApiError> {
-    CompletionRequest::new(read_request(endpoint, body, &model.defaults, strict)?, model, strict)
+    let rules = ReadRules { strict, ..ReadRules::default() };
+    CompletionRequest::new(read_request(endpoint, body, &model.defaults, rules)?, model, strict)
 }
 
 fn parse(endpoint: Endpoint, body: Value, model: &ServedModel) -> Result<CompletionRequest, ApiError> {

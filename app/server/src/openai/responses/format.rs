@@ -161,11 +161,14 @@ mod tests {
     use thermocline_engine::session::{Prompt, Request, Role};
 
     use super::*;
-    use crate::{openai::responses::read_response_request, request_message::RequestMessage};
+    use crate::{
+        openai::responses::read_response_request,
+        request_message::{ReadRules, RequestMessage},
+    };
 
     fn format_of(store: &Arc<ResponseStore>, body: &str) -> ResponseFormat {
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        let request = read_response_request(body.as_bytes(), store, &defaults, false).unwrap();
+        let request = read_response_request(body.as_bytes(), store, &defaults, ReadRules::default()).unwrap();
         ResponseFormat::new("m".to_owned(), request.body, Arc::clone(store))
     }
 

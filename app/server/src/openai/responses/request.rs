@@ -15,7 +15,7 @@ use crate::{
     fields::{FieldLimit, FieldSeed, Hint, Ignored, accept_only, each, invalid, missing, parse_fields, read_fields},
     openai::grammar_fields::FormatObject,
     request::RequestedAnswer,
-    request_message::{RequestMessage, chat_prompt},
+    request_message::{ReadRules, RequestMessage, chat_prompt},
     sampling_fields::set,
     thoughts::{Effort, RequestedThoughts},
 };
@@ -99,14 +99,15 @@ pub struct ResponseRequest {
 }
 
 /// Reads a request. `store` holds the response that it continues. Missing fields have the values of
-/// `defaults`. A field that the server cannot honour is refused by name. If `strict`, hints and
+/// `defaults`. A field that the server cannot honour is refused by name. If strict, hints and
 /// tools that are not functions are refused too.
 pub fn read_response_request(
     body: &[u8],
     store: &ResponseStore,
     defaults: &Request,
-    strict: bool,
+    rules: ReadRules,
 ) -> Result<ResponseRequest, ApiError> {
+    let strict = rules.strict;
     let fields: ResponseFields = parse_fields(body, strict)?;
     accept_only(fields.background.as_ref(), "background", &[json!(false)])?;
     accept_only(fields.truncation.as_ref(), "truncation", &[json!("disabled"), json!("auto")])?;
@@ -115,7 +116,9 @@ pub fn read_response_request(
         Some(id) => store.get(id).ok_or_else(|| ApiError::no_such_response(id))?.messages,
         None => Vec::new(),
     };
-    let messages = read_input(fields.input.as_ref(), before, strict)?;
+    let mut messages = read_input(fields.input.as_ref(), before, strict)?;
+    // Later requests find the files of the pictures in the store.
+    rules.fetch.replace_addresses(&mut messages)?;
     let store = fields.store.unwrap_or(true);
     let tools = fields.tools.clone().unwrap_or_else(|| json!([]));
     let choice = fields.tool_choice.clone().unwrap_or_else(|| json!("auto"));
@@ -124,7 +127,7 @@ pub fn read_response_request(
     let mut read = ResponseTools::read(&tools, strict)?;
 
     let system = fields.instructions.as_ref().map(|text| RequestMessage::new(Role::System, text));
-    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()), false)?;
+    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()).collect(), false, rules.fetch)?;
     let mut asked = RequestedAnswer::new(vec![prompt], defaults);
     asked.model = fields.model.clone();
     asked.stream = fields.stream.unwrap_or(false);
@@ -227,7 +230,13 @@ mod tests {
 
     fn read_as(body: &Value, store: &ResponseStore, strict: bool) -> Result<ResponseRequest, String> {
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        read_response_request(body.to_string().as_bytes(), store, &defaults, strict).map_err(|error| error.message)
+        read_response_request(
+            body.to_string().as_bytes(),
+            store,
+            &defaults,
+            ReadRules { strict, ..ReadRules::default() },
+        )
+        .map_err(|error| error.message)
     }
 
     fn read(body: Value, store: &ResponseStore) -> Result<ResponseRequest, String> {

@@ -6,7 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use egui::{Color32, ColorImage, Event, Key, Modifiers};
+use egui::{Color32, ColorImage, Event, Key, Modifiers, accesskit::Role};
+use egui_kittest::kittest::NodeT;
 use serde_json::{Value, json};
 
 use super::names;
@@ -23,6 +24,9 @@ use thermocline_engine::pictures::Picture;
 use thermocline_host::{answer_stats::AnswerStats, library::ModelId};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
+
+/// The choice of the embedding model in the settings.
+const CHOICE: &str = "Find passages by";
 
 /// Creates a folder with files of these names and contents.
 fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
@@ -45,7 +49,7 @@ fn chat(stage: &mut TestWindow) -> (Vec<StoredMessage>, Vec<Attachment>) {
 }
 
 /// Drops a file, and waits until its tokens are counted.
-fn attach(stage: &mut TestWindow, path: &Path) {
+pub(super) fn attach(stage: &mut TestWindow, path: &Path) {
     stage.let_go(&[path]);
     let name = path.file_name().unwrap().to_str().unwrap();
     stage.appears(&format!("Remove {name}"));
@@ -110,6 +114,47 @@ fn long_files_are_read_in_passages_that_are_cited_with_their_place() {
     let title = stage.texts().into_iter().find(|text| text.starts_with("The ") && text.contains("passage")).unwrap();
     stage.click(&title);
     assert!(stage.shows("The dragon lives in the tower."), "the passage itself: {:?}", stage.texts());
+}
+
+/// Copies the embedding model `name` to `folder`.
+fn embedding_model(name: &str, folder: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/encoders").join(name);
+    for at in ["", "1_Pooling", "2_Normalize"] {
+        let to = folder.join(name).join(at);
+        fs::create_dir_all(&to).unwrap();
+        for file in fs::read_dir(from.join(at)).unwrap().flatten().filter(|file| file.path().is_file()) {
+            fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn passages_are_ranked_by_meaning_if_the_library_has_an_embedding_model() {
+    let text = haystack("The dragon lives in the tower.");
+    let (_folder, paths) = folder(&[("register.txt", text.as_bytes())]);
+    let mut stage = TestWindow::opened_with(SIZE, |folders, _| embedding_model("nomic-bert", &folders.models()));
+    attach(&mut stage, &paths[0]);
+    stage.appears("in passages ranked by meaning with nomic-bert");
+    stage.ask("Where does the dragon live?");
+    stage.appears(", ranked by meaning with nomic-bert");
+
+    // The choice of words alone, and a model that is gone.
+    stage.command(Command::Show(Page::Preferences));
+    assert_eq!(stage.role(Role::ComboBox, CHOICE).accesskit_node().value().unwrap(), "Automatic (nomic-bert)");
+    stage.role(Role::ComboBox, CHOICE).scroll_to_me();
+    stage.step();
+    let list = stage.role(Role::ComboBox, CHOICE).rect().center();
+    stage.tap(list);
+    stage.click("Words only");
+    stage.command(Command::Compose);
+    stage.click("Answer again");
+    stage.answered();
+    stage.appears(", ranked by words");
+    assert!(!stage.shows("ranked by words, because"));
+    stage.shell().settings.passage_model = Some("/nowhere/gone.gguf".to_owned());
+    stage.click("Answer again");
+    stage.answered();
+    stage.appears(", ranked by words, because gone failed");
 }
 
 #[test]
@@ -181,7 +226,7 @@ fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
 }
 
 /// Copies a small vision model to `to`, with a template that writes pictures.
-fn seeing_model(to: &Path) -> ModelId {
+pub(super) fn seeing_model(to: &Path) -> ModelId {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/towers/qwen3-vl");
     for file in fs::read_dir(from).unwrap().flatten() {
         fs::copy(file.path(), to.join(file.file_name())).unwrap();

@@ -8,7 +8,8 @@
 //! - [`signs`]: notices of what was done; [`first_minute`]: what a new user sees
 //! - [`context`]: a full context; [`scrolling`]: long chats; [`narrow`]: small windows
 //! - [`speeds`]: measured speeds of other settings; [`neurons`]: neurons and the chat's words
-//! - [`chat_maps`]: the map of each chat; [`tools`]: tool calls
+//! - [`chat_maps`]: the map of each chat; [`pictures`]: neurons at the patches of pictures
+//! - [`tools`]: tool calls
 //! - [`other_instances`]: two windows; [`locked_chats`]: chats locked by another program
 
 mod attachments;
@@ -29,6 +30,7 @@ mod names;
 mod narrow;
 mod neurons;
 mod other_instances;
+mod pictures;
 mod scrolling;
 mod signs;
 mod speeds;

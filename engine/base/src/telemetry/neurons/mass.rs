@@ -15,7 +15,7 @@ const BINS: usize = 1 << (31 - LEFT_OUT);
 /// Selects neurons by mass, in time proportional to their number. Its buffers grow to the largest
 /// chunk and are kept.
 #[derive(Debug, Default)]
-pub(super) struct MassSelection {
+pub struct MassSelection {
     mass: Vec<f32>,
     bins: Vec<f64>,
     /// Neurons of the bin that contains the threshold.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    DraftMasks, LayerFiring, MOST_TOKENS, NeuronBoard, Strength, Watch,
+    DraftMasks, LayerFiring, MOST_TOKENS, NeuronBoard, PicturePatch, Strength, Watch,
     mass::MassSelection,
     pace::{PaceMeter, SharedPace},
     ring::SPARE,
@@ -76,6 +76,8 @@ pub struct BegunToken {
     pub position: usize,
     /// Token id.
     pub id: u32,
+    /// Its place in a picture, for a token of a picture.
+    pub patch: Option<PicturePatch>,
 }
 
 /// A chunk, as far as its layers are recorded.
@@ -123,7 +125,7 @@ impl NeuronRecorder {
     /// or several chunks.
     pub fn begin(&mut self, session: u64, position: usize, tokens: &[u32], decoded: bool) {
         let tokens = tokens.iter().zip(position..);
-        self.begin_each(tokens.map(|(id, position)| BegunToken { session, position, id: *id }), decoded);
+        self.begin_each(tokens.map(|(id, position)| BegunToken { session, position, id: *id, patch: None }), decoded);
     }
 
     /// Reports that a token and drafts of the tokens after it are about to be computed, in one
@@ -333,7 +335,8 @@ impl NeuronRecorder {
         self.spare.extend(self.chunk.records.drain(tokens..));
         for (t, mut record) in self.chunk.records.drain(..).enumerate() {
             record.index = self.next + t as u64;
-            let BegunToken { session, position, id } = self.begun[self.done + t];
+            let BegunToken { session, position, id, patch } = self.begun[self.done + t];
+            record.patch = patch;
             (record.token, record.session, record.position, record.decoded) = (id, session, position, self.decoded);
             record.hot = self.shared_hot.clone().filter(|_| record.is_masked());
             self.waiting.push_back(record);

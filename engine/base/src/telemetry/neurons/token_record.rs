@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use super::{LayerFiring, LayerTrace, NeuronShape, TokenMasks, TokenTrace};
+use super::{LayerFiring, LayerTrace, NeuronShape, PicturePatch, TokenMasks, TokenTrace};
 
 /// Masks and figures of one token. Its trace is built for the first reader, and most tokens are
 /// never read. The memory of unread records is reused as it is.
 #[derive(Debug, Default)]
 pub(super) struct TokenRecord {
-    /// As in [`TokenTrace`], like the next four fields.
+    /// As in [`TokenTrace`], like the next five fields.
     pub index: u64,
     pub token: u32,
+    pub patch: Option<PicturePatch>,
     pub session: u64,
     pub position: usize,
     pub decoded: bool,
@@ -131,7 +132,7 @@ impl TokenRecord {
 
     /// The token's trace, built on the first call.
     pub fn trace(&mut self, shape: &NeuronShape) -> &mut TokenTrace {
-        let TokenRecord { index, token, session, position, decoded, figures, masks, hot, trace } = self;
+        let TokenRecord { index, token, patch, session, position, decoded, figures, masks, hot, trace } = self;
         trace.get_or_insert_with(|| {
             let masks = (!masks.fired.is_empty()).then(|| std::mem::take(masks));
             if let Some(masks) = &masks {
@@ -146,6 +147,7 @@ impl TokenRecord {
             TokenTrace {
                 index: *index,
                 token: *token,
+                patch: *patch,
                 session: *session,
                 position: *position,
                 decoded: *decoded,

@@ -4,6 +4,27 @@ use std::sync::Arc;
 
 use super::NeuronShape;
 
+/// The place of a token in a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PicturePatch {
+    /// SHA-256 of the picture's size and pixels.
+    pub picture: [u8; 32],
+    /// Rows of the picture's tokens.
+    pub rows: u32,
+    /// Tokens of a row.
+    pub cols: u32,
+    /// Index of the token, row by row.
+    pub index: u32,
+}
+
+impl PicturePatch {
+    /// Row and column, from 1.
+    pub fn place(self) -> [u32; 2] {
+        let cols = self.cols.max(1);
+        [self.index / cols + 1, self.index % cols + 1]
+    }
+}
+
 /// Figures and masks of every layer for one token. It shares its contents with the board, so that
 /// clones are cheap.
 #[derive(Debug, Clone)]
@@ -12,6 +33,8 @@ pub struct TokenTrace {
     pub index: u64,
     /// Token id in the vocabulary.
     pub token: u32,
+    /// The place in a picture, for a token of a picture.
+    pub patch: Option<PicturePatch>,
     /// Number of the session.
     pub session: u64,
     /// Position in the session's context.
@@ -177,6 +200,7 @@ mod tests {
         TokenTrace {
             index: 0,
             token: 0,
+            patch: None,
             session: 0,
             position: 0,
             decoded: true,

@@ -12,7 +12,7 @@ use super::{
     sums::{RowTotal, add4, half_sums4, half_sums8, halves, less, load4, sums4},
 };
 use crate::simd::{
-    E8M0, F16, GatheredRow, MINIMA, QuantisedInput, SIGNED,
+    DOT_TOKENS, E8M0, F16, GatheredRow, MINIMA, QuantisedInput, SIGNED,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
     portable::rows,
@@ -20,29 +20,37 @@ use crate::simd::{
 };
 use thermocline_formats::quant::{FloatType, WeightType, k_scales};
 
+/// See [`Kernels::dot_floats_tokens`](crate::simd::Kernels::dot_floats_tokens), for two or three
+/// tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn floats_tokens(ty: FloatType, weights: &[u8], x: &[&[f32]], ahead: isize, out: &mut [[f32; DOT_TOKENS]]) {
+    match *x {
+        [a, b] => floats(ty, weights, [a, b], ahead, out),
+        [a, b, c] => floats(ty, weights, [a, b, c], ahead, out),
+        _ => panic!("a product of {} tokens", x.len()),
+    }
+}
+
 /// `out[r][t] = W[r] . x[t]` for rows of floats.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn floats<const N: usize>(
+pub(super) fn floats<const N: usize, const OUT: usize>(
     ty: FloatType,
     weights: &[u8],
     x: [&[f32]; N],
     ahead: isize,
-    out: &mut [[f32; N]],
+    out: &mut [[f32; OUT]],
 ) {
     let rows = rows(WeightType::Float(ty), weights, x[0].len(), out);
-    match ty {
-        FloatType::F32 => {
-            rows.for_each(|(row, out)| *out = float_row::<32, N>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))));
-        }
-        FloatType::F16 => {
-            rows.for_each(|(row, out)| *out = float_row::<16, N>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))));
-        }
-        FloatType::BF16 => rows.for_each(|(row, out)| {
-            *out = float_row::<16, N>(row, x, ahead, |w| {
+    rows.for_each(|(row, out)| {
+        let sums = match ty {
+            FloatType::F32 => float_row::<32, N>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))),
+            FloatType::F16 => float_row::<16, N>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))),
+            FloatType::BF16 => float_row::<16, N>(row, x, ahead, |w| {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
-            });
-        }),
-    }
+            }),
+        };
+        out[..N].copy_from_slice(&sums);
+    });
 }
 
 /// Multiplies one row of floats, of which eight are `BYTES` long. The row is widened once for all

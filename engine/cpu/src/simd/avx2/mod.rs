@@ -132,7 +132,9 @@ pub(super) const TABLE: Kernels = Kernels {
     dot_float_rows: |ty, weights, x, ahead, out| {
         with_features!(dot::floats(ty, weights, [x], ahead, out.as_chunks_mut::<1>().0));
     },
-    dot_float_tokens: Some(|ty, weights, x, ahead, out| with_features!(dot::floats(ty, weights, x, ahead, out))),
+    dot_float_tokens: Some(|ty, weights, x, ahead, out| {
+        with_features!(dot::floats_tokens(ty, weights, x, ahead, out));
+    }),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
     lanes: None,
     code_tiles: None,

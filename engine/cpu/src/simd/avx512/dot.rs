@@ -11,49 +11,110 @@ use super::{
     lanes::{self, LaneWeights},
     load_ps, load_some, load256, load512, prefetch,
 };
-use crate::simd::{CODE_TOKENS, GatheredRow, LaneChunk, QuantisedInput, block_inputs::padded, portable::rows};
+use crate::simd::{
+    CODE_TOKENS, DOT_TOKENS, GatheredRow, LaneChunk, QuantisedInput, block_inputs::padded, part, portable::rows,
+};
 use thermocline_formats::quant::{BlockType, FloatType, WeightType};
 
 /// Used instead of an offset of codes if blocks have minima.
 const MINIMA: i16 = -1;
 
-/// `out[r] = W[r] . x` for rows of floats.
+/// See [`Kernels::dot_floats_tokens`](crate::simd::Kernels::dot_floats_tokens), for two or three
+/// tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    let rows = rows(WeightType::Float(ty), weights, x.len(), out);
-    rows.for_each(|(row, out)| {
-        *out = match ty {
-            FloatType::F32 => float_row::<64>(row, x, ahead, |w| _mm512_castsi512_ps(load512(w))),
-            FloatType::F16 => float_row::<32>(row, x, ahead, |w| _mm512_cvtph_ps(load256(w))),
-            FloatType::BF16 => float_row::<32>(row, x, ahead, |w| {
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
-            }),
-        }
-    });
+pub(super) fn floats_tokens(ty: FloatType, weights: &[u8], x: &[&[f32]], ahead: isize, out: &mut [[f32; DOT_TOKENS]]) {
+    match *x {
+        [a, b] => floats(ty, weights, [a, b], ahead, out),
+        [a, b, c] => floats(ty, weights, [a, b, c], ahead, out),
+        _ => panic!("a product of {} tokens", x.len()),
+    }
 }
 
-/// Multiplies one row of floats. Sixteen floats are `BYTES` long.
+/// `out[r][t] = W[r] . x[t]` for rows of floats.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn floats<const N: usize, const OUT: usize>(
+    ty: FloatType,
+    weights: &[u8],
+    x: [&[f32]; N],
+    ahead: isize,
+    out: &mut [[f32; OUT]],
+) {
+    let rows = rows(WeightType::Float(ty), weights, x[0].len(), out);
+    match ty {
+        FloatType::F32 => each_float_row::<64, N, OUT>(rows, x, ahead, |w| _mm512_castsi512_ps(load512(w))),
+        FloatType::F16 => each_float_row::<32, N, OUT>(rows, x, ahead, |w| _mm512_cvtph_ps(load256(w))),
+        FloatType::BF16 => each_float_row::<32, N, OUT>(rows, x, ahead, |w| {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
+        }),
+    }
+}
+
+/// Multiplies rows of floats, in pairs if they are in a cache. The rows of a pair share the loads
+/// of the activations, which exceed a first-level cache. Memory delivers single rows faster.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: impl Fn(&[u8; BYTES]) -> __m512) -> f32 {
-    let ((ws, w_rest), (xs, x_rest)) = (row.as_chunks::<BYTES>(), x.as_chunks::<16>());
-    let ((w4, w1), (x4, x1)) = (ws.as_chunks::<4>(), xs.as_chunks::<4>());
-    let mut acc = [_mm512_setzero_ps(); 4];
-    for (w, x) in w4.iter().zip(x4) {
-        prefetch(w, ahead);
+fn each_float_row<'a, const BYTES: usize, const N: usize, const OUT: usize>(
+    mut rows: impl Iterator<Item = (&'a [u8], &'a mut [f32; OUT])>,
+    x: [&[f32]; N],
+    ahead: isize,
+    widen: impl Fn(&[u8; BYTES]) -> __m512,
+) {
+    while let Some((row, out)) = rows.next() {
+        let second = if N > 1 && ahead == 0 { rows.next() } else { None };
+        let Some((next, next_out)) = second else {
+            let [sums] = float_rows::<BYTES, 1, N>([row], x, ahead, &widen);
+            out[..N].copy_from_slice(&sums);
+            continue;
+        };
+        let [a, b] = float_rows::<BYTES, 2, N>([row, next], x, ahead, &widen);
+        out[..N].copy_from_slice(&a);
+        next_out[..N].copy_from_slice(&b);
+    }
+}
+
+/// Multiplies rows of floats with tokens. Sixteen floats are `BYTES` long.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn float_rows<const BYTES: usize, const ROWS: usize, const N: usize>(
+    rows: [&[u8]; ROWS],
+    x: [&[f32]; N],
+    ahead: isize,
+    widen: impl Fn(&[u8; BYTES]) -> __m512,
+) -> [[f32; N]; ROWS] {
+    let (ws, w_rest) = (rows.map(|row| row.as_chunks::<BYTES>().0), rows.map(|row| row.as_chunks::<BYTES>().1));
+    let (xs, x_rest) = (x.map(|x| x.as_chunks::<16>().0), x.map(|x| x.as_chunks::<16>().1));
+    let vectors = ws[0].len();
+    let (ws, xs) = (ws.map(|ws| &ws[..vectors]), xs.map(|xs| &xs[..vectors]));
+    let whole = vectors / 4 * 4;
+    let mut acc = [[[_mm512_setzero_ps(); 4]; N]; ROWS];
+    for at in (0..whole).step_by(4) {
+        ws.iter().for_each(|ws| prefetch::<[[u8; BYTES]; 4]>(part(ws, at), ahead));
         for i in 0..4 {
-            acc[i] = _mm512_fmadd_ps(widen(&w[i]), load_ps(&x[i]), acc[i]);
+            let x: [_; N] = std::array::from_fn(|token| load_ps(&xs[token][at + i]));
+            for row in 0..ROWS {
+                let w = widen(&ws[row][at + i]);
+                for token in 0..N {
+                    acc[row][token][i] = _mm512_fmadd_ps(w, x[token], acc[row][token][i]);
+                }
+            }
         }
     }
-    for (w, x) in w1.iter().zip(x1) {
-        acc[0] = _mm512_fmadd_ps(widen(w), load_ps(x), acc[0]);
+    for row in 0..ROWS {
+        for token in 0..N {
+            let acc = &mut acc[row][token];
+            for at in whole..vectors {
+                acc[0] = _mm512_fmadd_ps(widen(&ws[row][at]), load_ps(&xs[token][at]), acc[0]);
+            }
+            if !w_rest[row].is_empty() {
+                let mut padded = [0; BYTES];
+                padded[..w_rest[row].len()].copy_from_slice(w_rest[row]);
+                acc[1] = _mm512_fmadd_ps(widen(&padded), load_some(x_rest[token]), acc[1]);
+            }
+        }
     }
-    if !x_rest.is_empty() {
-        let mut padded = [0; BYTES];
-        padded[..w_rest.len()].copy_from_slice(w_rest);
-        acc[1] = _mm512_fmadd_ps(widen(&padded), load_some(x_rest), acc[1]);
-    }
-    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
+    acc.map(|acc| {
+        acc.map(|acc| _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3]))))
+    })
 }
 
 /// True if this module has kernels for products with codes of `ty`. Other types use the kernels of

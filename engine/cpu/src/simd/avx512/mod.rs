@@ -16,7 +16,7 @@ use std::arch::x86_64::*;
 use super::{
     CodeTileKernels, Kernels, LaneKernels,
     avx2::{self, load128, load256, store256},
-    prefetch_weights, scalar,
+    prefetch_weights,
 };
 use crate::Isa;
 
@@ -113,7 +113,12 @@ pub(super) const TABLE: Kernels = Kernels {
         },
     }),
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
-    dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::float_rows(ty, weights, x, ahead, out)),
+    dot_float_rows: |ty, weights, x, ahead, out| {
+        with_features!(dot::floats(ty, weights, [x], ahead, out.as_chunks_mut::<1>().0));
+    },
+    dot_float_tokens: Some(|ty, weights, x, ahead, out| {
+        with_features!(dot::floats_tokens(ty, weights, x, ahead, out));
+    }),
     unpack: |ty, src, to| with_features!(blocks::unpack(ty, src, to)),
     code_tiles: Some(CodeTileKernels {
         interleave: |codes, out| with_features!(codes::interleave::<i8, 4, 64>(codes, out)),
@@ -129,5 +134,4 @@ pub(super) const TABLE: Kernels = Kernels {
     add_inputs: |inputs, next, acc| with_features!(inputs::add(inputs, next, acc)),
     add_byte_inputs: avx2::TABLE.add_byte_inputs,
     add_inputs_with_minima: avx2::TABLE.add_inputs_with_minima,
-    ..scalar::TABLE
 };

@@ -19,4 +19,6 @@ mod pager_state;
 mod read_ahead;
 mod tensor_pages;
 
+pub use kept_pieces::REQUEST_BYTES;
 pub use pager::{PagedAccess, PagedTensor, Pager, PagerFigures, ReadRows};
+pub use tensor_pages::{EXPERT_PIECE, WHOLE_PIECE};

@@ -56,6 +56,8 @@ pub struct PagerFigures {
     pub present: u64,
     /// Bytes read from disk.
     pub read: u64,
+    /// Read requests for these bytes, each for consecutive pages.
+    pub requests: u64,
 }
 
 /// Decides which pages of mapped files are in memory. Every read of their weights is announced to
@@ -158,6 +160,12 @@ impl Pager {
         files.map(|map| hints::resident_bytes((*map).as_ref())).sum()
     }
 
+    /// Calls `which` with a question: are these weights in memory? Meanwhile, no weights come or
+    /// go.
+    pub fn present<T>(&self, which: impl FnOnce(&dyn Fn(&[u8]) -> bool) -> T) -> T {
+        self.locked(|state| which(&|data| state.is_present(data)))
+    }
+
     /// Current figures.
     pub fn figures(&self) -> PagerFigures {
         self.locked(|state| PagerFigures {
@@ -165,6 +173,7 @@ impl Pager {
             budget: self.budget,
             present: state.present(),
             read: state.read(),
+            requests: state.requests(),
         })
     }
 

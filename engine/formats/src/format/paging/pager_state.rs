@@ -63,11 +63,15 @@ pub(super) struct PagerState {
     in_use: u64,
     /// Bytes read from files.
     read: u64,
+    /// Read requests to the system.
+    requests: u64,
     ahead: ReadAhead,
     /// True if uses are counted: in passes of one token.
     counts: bool,
     /// Passes of one token.
     passes: u32,
+    /// Number of the current pass.
+    pass: u16,
 }
 
 /// The map of a file.
@@ -121,7 +125,7 @@ impl PagerState {
         let tensors: Vec<TensorPages> = TensorBytes::of(tensors).into_iter().filter_map(tensor).collect();
         let ahead = ReadAhead::new(tensors.len());
         let passing = VecDeque::new();
-        let [window, present, unused, in_use, read] = [0; 5];
+        let [window, present, unused, in_use, read, requests] = [0; 6];
         let mut new = PagerState {
             tensors,
             page,
@@ -132,9 +136,11 @@ impl PagerState {
             unused,
             in_use,
             read,
+            requests,
             ahead,
             counts: false,
             passes: 0,
+            pass: 1,
         };
         new.choose();
         for tensor in &mut new.tensors {
@@ -187,9 +193,15 @@ impl PagerState {
         self.read
     }
 
+    /// Read requests to the system so far. Each is for consecutive pages.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
     /// Begins a pass. Uses are counted if it has one token: a prompt uses nearly everything.
     pub fn begin_pass(&mut self, single: bool) {
         self.counts = single;
+        self.pass = self.pass.wrapping_add(1);
         self.ahead.begin_pass(single);
         // The first pass shows which tensors are in use.
         let mut is_due = self.passes == 0 && self.tensors.iter().any(|tensor| tensor.used);
@@ -223,8 +235,9 @@ impl PagerState {
             self.split(tensor);
             let mut done = 0..0;
             for row in rows {
-                let first = bytes.start + *row as usize * weight.row_bytes();
-                let pieces = self.tensors[tensor].pieces_of(first..first + weight.row_bytes());
+                // The other rows of the record are read next.
+                let record = weight.record(bytes.start, *row as usize);
+                let pieces = self.tensors[tensor].pieces_of(record);
                 // Neighbouring rows share pieces.
                 let from = if pieces.start >= done.start { pieces.start.max(done.end) } else { pieces.start };
                 (from..pieces.end).for_each(|piece| self.touch(tensor, piece, when, &mut requests.needed));
@@ -234,6 +247,13 @@ impl PagerState {
         self.read_ahead(&mut requests.ahead);
         self.evict(&mut requests.drops);
         requests
+    }
+
+    /// True if `data` is in memory as far as this state knows, or is not in a tensor.
+    pub fn is_present(&self, data: &[u8]) -> bool {
+        let Some((tensor, bytes)) = self.find(data) else { return true };
+        let tensor = &self.tensors[tensor];
+        tensor.pieces_of(bytes).all(|piece| tensor.pieces[piece].presence != Presence::Absent)
     }
 
     /// The tensor that contains `data`, and the range of `data` in it.
@@ -254,15 +274,17 @@ impl PagerState {
         }
     }
 
-    /// Notes that a piece is announced, and reads it into `runs` if it is absent.
+    /// Notes that a piece is announced, and reads it into `runs` if it is absent. Several products
+    /// of a pass that read the piece count as one use.
     fn touch(&mut self, tensor: usize, piece: usize, when: Announced, runs: &mut Vec<PageRun>) {
         let of = &mut self.tensors[tensor];
-        let (bytes, now) = (of.bytes(piece), when == Announced::Now);
-        if now && self.counts {
+        let (bytes, now, begun) = (of.bytes(piece), when == Announced::Now, runs.len());
+        let state = &mut of.pieces[piece];
+        let is_new_use = now && std::mem::replace(&mut state.pass, self.pass) != self.pass;
+        if is_new_use && self.counts {
             of.counts.add(piece as u32);
         }
         of.used |= now;
-        let state = &mut of.pieces[piece];
         self.in_use += if now && !state.kept { bytes } else { 0 };
         match state.presence {
             Presence::Absent => {
@@ -274,12 +296,14 @@ impl PagerState {
                 self.read += bytes;
                 self.unused += if now { 0 } else { bytes };
                 of.run(piece).push_to(runs);
+                self.requests += (runs.len() - begun) as u64;
             }
             Presence::Unknown => {
                 state.presence = if now { Presence::Used } else { Presence::Ahead };
                 self.read += bytes;
                 self.unused += if now { 0 } else { bytes };
                 of.run(piece).push_to(runs);
+                self.requests += (runs.len() - begun) as u64;
             }
             Presence::Ahead if now => {
                 state.presence = Presence::Used;
@@ -287,7 +311,7 @@ impl PagerState {
                 // The earlier request may still wait for its turn.
                 of.run(piece).push_to(runs);
             }
-            Presence::Used if now => state.presence = Presence::UsedAgain,
+            Presence::Used if is_new_use => state.presence = Presence::UsedAgain,
             _ => {}
         }
     }
@@ -374,7 +398,7 @@ impl PagerState {
 mod tests {
     use super::*;
     use crate::{
-        format::{Bytes, Matrix},
+        format::{Bytes, Matrix, RecordPart},
         quant::TensorType,
     };
 
@@ -491,6 +515,48 @@ mod tests {
         let requests = state.announce([ReadRows { weight: &matrices[1], rows: None }].into_iter(), Announced::Now);
         assert_eq!(bytes(&requests.needed), MATRIX);
         assert!(state.present() <= MATRIX as u64 && state.present() <= before + MATRIX as u64);
+    }
+
+    #[test]
+    fn rows_of_a_record_are_one_request_and_one_use() {
+        let files = [0, 1].map(|_| Bytes::new(crate::format::anonymous(2 * MATRIX, "a file").unwrap()));
+        let rows = MATRIX / PAGE * 2;
+        let apart = [0, 1].map(|at| {
+            let data = files[0].slice(at * MATRIX..(at + 1) * MATRIX).unwrap();
+            Matrix::new(TensorType::F32, rows, COLS, data).unwrap()
+        });
+        // Two rows of half a page, and padding.
+        let record = PAGE + 512;
+        let records = files[1].slice(0..2 * MATRIX / record * record).unwrap();
+        let bundled = [0, PAGE / 2]
+            .map(|start| Matrix::in_records(TensorType::F32, COLS, RecordPart { record, start }, &records).unwrap());
+        let fire = [3, 4, 50, 81];
+        let requests = [&apart, &bundled].map(|matrices| {
+            let tensors =
+                matrices.each_ref().map(|it| PagedTensor { data: it.bytes().clone(), access: PagedAccess::Matrix });
+            let base = FileBase { address: matrices[0].data().as_ptr().addr(), len: 2 * MATRIX };
+            let mut state = PagerState::new(&tensors, &[base], (MATRIX / 4) as u64, PAGE);
+            state
+                .tensors
+                .iter_mut()
+                .flat_map(|tensor| &mut tensor.pieces)
+                .for_each(|piece| *piece = Default::default());
+            state.begin_pass(true);
+            let reads = || matrices.iter().map(|weight| ReadRows { weight, rows: Some(&fire) });
+            let requested = state.announce(reads(), Announced::Soon);
+            assert_eq!(requested.needed.len() as u64, state.requests());
+            reads().for_each(|read| drop(state.announce([read].into_iter(), Announced::Now)));
+            let read = state.read();
+            assert_eq!(bytes(&requested.needed) as u64, read, "each page is read once");
+            for tensor in &state.tensors {
+                let uses = (0..tensor.pieces.len() as u32).map(|piece| tensor.counts.count(piece));
+                assert!(uses.fold(0.0, f32::max) < 1.5, "a page was counted twice");
+                assert!(tensor.pieces.iter().all(|piece| piece.presence != Presence::UsedAgain));
+            }
+            state.requests()
+        });
+        // Rows 3 and 4 are in neighbouring pages.
+        assert_eq!(requests, [6, 3]);
     }
 
     #[test]

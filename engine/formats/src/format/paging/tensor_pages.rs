@@ -6,9 +6,9 @@ use super::PagedAccess;
 use thermocline_base::telemetry::DecayedCounts;
 
 /// Bytes of a piece of a matrix that is read whole.
-pub(super) const WHOLE_PIECE: usize = 256 << 10;
+pub const WHOLE_PIECE: usize = 256 << 10;
 /// Bytes of a piece of experts, which begin and end anywhere in their tensor.
-const EXPERT_PIECE: usize = 64 << 10;
+pub const EXPERT_PIECE: usize = 64 << 10;
 /// Tokens after which a use counts half.
 const HALF_LIFE: f32 = 64.0;
 
@@ -28,11 +28,13 @@ pub(super) enum Presence {
     UsedAgain,
 }
 
-/// A piece's presence, and whether it is kept.
+/// A piece's presence, its last use, and whether it is kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PieceState {
     pub presence: Presence,
     pub kept: bool,
+    /// Number of the last pass that used the piece. It wraps around, so that a state stays small.
+    pub pass: u16,
 }
 
 /// Consecutive pages of a file, as a range of bytes.
@@ -148,6 +150,12 @@ impl TensorPages {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A large model has millions of pages.
+    #[test]
+    fn state_of_a_piece_is_small() {
+        assert!(size_of::<PieceState>() <= 4);
+    }
 
     #[test]
     fn pieces_cover_the_matrix_and_splitting_keeps_their_state() {

@@ -228,7 +228,14 @@ mod tests {
             bias: None,
         };
         for down in [Down::Neurons(linear(3, 2, &by_neuron)), Down::Outputs(linear(2, 3, &by_output))] {
-            let ffn = FfnWeights { gate: None, up: linear(3, 2, &by_neuron), down, limit: None, gate_scales: None };
+            let ffn = FfnWeights {
+                gate: None,
+                up: linear(3, 2, &by_neuron),
+                down,
+                bundled_gate: None,
+                limit: None,
+                gate_scales: None,
+            };
             assert_eq!(down_norms(&ffn), [5.0, 1.0, 8f32.sqrt()]);
         }
     }

@@ -25,7 +25,7 @@ pub struct FfnCost {
 impl FfnCost {
     /// Creates the cost model of `ffn` for ordinary memory.
     pub fn new(ffn: &FfnWeights) -> Self {
-        let bytes = |matrix: &Matrix| matrix.data().len() as f64;
+        let bytes = |matrix: &Matrix| matrix.byte_len() as f64;
         let up = bytes(&ffn.up.weight);
         let (firing, other) = match &ffn.gate {
             Some(gate) => (bytes(&gate.weight), up),

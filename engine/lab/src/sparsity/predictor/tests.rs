@@ -53,6 +53,7 @@ fn layer(d: usize, n_ff: usize, directions: usize, bias: f32, seed: u64) -> FfnW
         gate: Some(linear(n_ff, d, &gate, Some(vec![-bias; n_ff]))),
         up: linear(n_ff, d, &normal(rng, n_ff * d), None),
         down: Down::Neurons(linear(n_ff, d, &normal(rng, n_ff * d), None)),
+        bundled_gate: None,
         limit: None,
         gate_scales: None,
     }
@@ -241,7 +242,7 @@ fn low_bit_rows_meet_the_target_at_any_width() {
 #[test]
 fn low_bit_rows_of_ungated_layers_meet_the_target() {
     let FfnWeights { gate, down, .. } = layer(D, N_FF, 6, 1.3, 13);
-    let ffn = FfnWeights { gate: None, up: gate.unwrap(), down, limit: None, gate_scales: None };
+    let ffn = FfnWeights { gate: None, up: gate.unwrap(), down, bundled_gate: None, limit: None, gate_scales: None };
     let x = inputs(D, 6_000, 14);
     let Trained { predictor, report } = low_bit(&cpu(2), &data(&ffn, &x), TensorType::Q8_0, Target::default()).unwrap();
     assert!(report.figures.density < 1.3 * report.figures.active, "{report}");
@@ -406,6 +407,7 @@ fn quantised(ffn: &FfnWeights, ty: TensorType) -> FfnWeights {
         gate: ffn.gate.as_ref().map(of),
         up: of(&ffn.up),
         down: Down::Neurons(of(down)),
+        bundled_gate: None,
         limit: ffn.limit,
         gate_scales: None,
     }

@@ -10,7 +10,7 @@ use crate::sparsity::{
         select_predictor, train, with_threshold,
     },
     profile::InputRecorder,
-    sidecar::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
+    sidecar::{PreparedBundles, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
 };
 use thermocline_base::{error::Result, telemetry::neurons::LayerNeurons};
 use thermocline_cpu::Cpu;
@@ -108,6 +108,7 @@ impl LayerWork<'_> {
                 }
                 progress(0.9)?;
                 self.transpose_down(ffn, &mut made)?;
+                self.bundle(ffn, &mut made);
             }
         }
         made.report.bytes = made.prepared.bytes();
@@ -275,5 +276,23 @@ impl LayerWork<'_> {
             made.prepared.down = Some(PreparedDown { weight, error: error as f32 });
         }
         Ok(())
+    }
+
+    /// Chooses the rows that are stored beside those of the down projection, if bundles were
+    /// requested.
+    fn bundle(&self, ffn: &FfnWeights, made: &mut MadeLayer) {
+        if !self.options.bundles {
+            return;
+        }
+        let MadeLayer { prepared, report } = made;
+        let of_file = || match &ffn.down {
+            Down::Neurons(down) => Some(PreparedDown { weight: down.weight.clone(), error: 0.0 }),
+            Down::Outputs(_) => None,
+        };
+        let Some(down) = prepared.down.take().or_else(of_file) else { return };
+        prepared.bundles = PreparedBundles::of(ffn, &down.weight, prepared.predictor.is_some());
+        // Without bundles, a down projection that the file stores neuron-major stays there.
+        prepared.down = Some(down).filter(|_| prepared.bundles.is_some() || report.down_type.is_some());
+        report.bundle_bytes = prepared.bundle_bytes();
     }
 }

@@ -75,7 +75,7 @@ pub fn run(
     let mut sidecar = blank.clone();
     let mut reports = Vec::with_capacity(n_layer);
     for n in 0..n_layer {
-        let (prepared, report) = match workspace.layer(&blank, n) {
+        let (prepared, report) = match workspace.layer(&blank, model, n) {
             Some(done) => {
                 meter.skip(1.0 / n_layer as f64);
                 done
@@ -90,7 +90,7 @@ pub fn run(
                 model.checkpoint.files().check()?;
                 workspace.keep_layer(&blank, n, &done.0, &done.1)?;
                 // A mapped layer uses no memory.
-                workspace.layer(&blank, n).unwrap_or(done)
+                workspace.layer(&blank, model, n).unwrap_or(done)
             }
         };
         parameter_budget.spend(report.parameters());

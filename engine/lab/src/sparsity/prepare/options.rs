@@ -78,6 +78,10 @@ pub struct PrepareOptions {
     /// True to store neuron-major down projections in the sidecar. Otherwise they are transposed
     /// whenever the model is loaded for a sparse mode.
     pub down: bool,
+    /// True to store each neuron's up row and down column (in layers with a predictor, also its
+    /// gate row) side by side. This suits models that are larger than RAM. The sidecar grows by the
+    /// up rows and gate rows.
+    pub bundles: bool,
     /// True to find thresholds of product inputs, for input sparsity.
     pub inputs: bool,
     /// Seed of all random numbers.
@@ -99,6 +103,7 @@ impl PrepareOptions {
             predictors: PredictorChoice::Auto,
             threshold_goal: ThresholdGoal::Sparsity(0.5),
             down: true,
+            bundles: false,
             inputs: true,
             seed: 0,
             cpu: CpuOptions::default(),
@@ -111,6 +116,9 @@ impl PrepareOptions {
         }
         if self.length < 2 {
             return Err(Error::invalid("tokens of a text", "at least 2", self.length));
+        }
+        if self.bundles && !self.down {
+            return Err(Error::invalid("bundles", "down projections in the sidecar", "no down projections"));
         }
         self.target.check()?;
         if self.out.file_name().is_none() {

@@ -51,6 +51,8 @@ pub struct LayerReport {
     /// ([`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error)). In an MoE layer,
     /// the largest error of all experts.
     pub down_error: Option<f32>,
+    /// Bytes of a neuron's bundle; `None` without bundles.
+    pub bundle_bytes: Option<usize>,
     /// Bytes of the layer in the sidecar.
     pub bytes: u64,
     /// Seconds of preparing the layer.

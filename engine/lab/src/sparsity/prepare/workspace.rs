@@ -1,10 +1,10 @@
 //! Unfinished work on disk.
 //!
 //! The folder holds `state.json` (the progress of reading, with the counts) and the recorded
-//! inputs. For every finished layer, it also holds a sidecar of only that layer, and the layer's
-//! report. The work continues only with the same model and the same options. Otherwise the content
-//! is deleted. Files are written completely and then renamed, except for the recorded inputs.
-//! `state.json` contains the number of their valid rows.
+//! inputs. For every finished layer, it also holds a sidecar of only that layer, without its
+//! bundles, and the layer's report. The work continues only with the same model and the same
+//! options. Otherwise the content is deleted. Files are written completely and then renamed, except
+//! for the recorded inputs. `state.json` contains the number of their valid rows.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{LayerReport, PrepareCorpus, PrepareOptions};
 use crate::sparsity::{
     profile::{InputRecorder, Profile},
-    sidecar::{Identity, PreparedLayer, Sidecar},
+    sidecar::{Identity, PreparedBundles, PreparedLayer, Sidecar},
 };
 use thermocline_base::{
     error::{Error, FileAction, Result},
     files::{Form, NewFile},
 };
 use thermocline_formats::format::ReadMode;
-use thermocline_model::{InputCurves, Model};
+use thermocline_model::{Ffn, InputCurves, Model};
 
 const STATE: &str = "state.json";
 const LOCK: &str = "lock";
@@ -89,11 +89,12 @@ impl Workspace {
             // Some file systems do not support locks.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the workspace is not locked"),
         }
-        let PrepareOptions { tokens, length, disk, seed, target, predictors, threshold_goal, down, .. } = options;
+        let PrepareOptions { tokens, length, disk, seed, target, predictors, threshold_goal, down, bundles, .. } =
+            options;
         let corpus = fingerprint(&options.corpus)?;
         let activation = model.config.activation;
         let reading = format!("3 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
-        let layers = format!("2 {target:?} {predictors:?} {threshold_goal:?} {down}");
+        let layers = format!("3 {target:?} {predictors:?} {threshold_goal:?} {down} {bundles}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
             Some(state) if state.reading == workspace.reading && workspace.fits(&state.state, model) => {
@@ -131,15 +132,25 @@ impl Workspace {
         self.write_json(STATE, &WorkspaceFile { reading, layers, state: state.clone() })
     }
 
-    /// Returns layer `n` with mapped matrices, if it is finished.
-    pub fn layer(&self, blank: &Sidecar, n: usize) -> Option<(PreparedLayer, LayerReport)> {
+    /// Returns layer `n` of `model` with mapped matrices, if it is finished.
+    pub fn layer(&self, blank: &Sidecar, model: &Model, n: usize) -> Option<(PreparedLayer, LayerReport)> {
         let mut part = Sidecar::open(&self.folder.join(part(n)), ReadMode::Map).ok()?;
         let ours = (&part.identity, &part.provenance) == (&blank.identity, &blank.provenance);
         let report: LayerReport = read_json(&self.folder.join(report(n)))?;
-        (ours && report.layer == n).then(|| (part.layers.swap_remove(n), report))
+        if !ours || report.layer != n {
+            return None;
+        }
+        let mut prepared = part.layers.swap_remove(n);
+        if report.bundle_bytes.is_some() {
+            let Ffn::Dense(ffn) = &model.weights.layers.get(n)?.ffn else { return None };
+            let down = &prepared.down.as_ref()?.weight;
+            prepared.bundles = PreparedBundles::of(ffn, down, prepared.predictor.is_some());
+        }
+        Some((prepared, report))
     }
 
-    /// Saves a finished layer.
+    /// Saves a finished layer. Does not write the rows of its bundles, because they are in the
+    /// model's file.
     ///
     /// # Errors
     /// [`Error::Io`]
@@ -147,7 +158,7 @@ impl Workspace {
         // The sidecar is written last, so that every sidecar has its report.
         self.write_json(&report(n), made)?;
         let mut only = blank.clone();
-        only.layers[n] = prepared.clone();
+        only.layers[n] = PreparedLayer { bundles: None, ..prepared.clone() };
         only.write(&self.folder.join(part(n)))
     }
 

@@ -57,7 +57,7 @@ impl Routes {
     /// Creates empty routes for the model's MoE layers.
     fn of(model: &Model) -> Result<Self> {
         let used = model.config.experts.map_or(0, |experts| experts.used);
-        let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.data().len() as u64).sum::<u64>();
+        let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.byte_len() as u64).sum::<u64>();
         let layers = model.weights.layers.iter().enumerate().filter_map(|(layer, weights)| match &weights.ffn {
             Ffn::Experts(moe) => {
                 let largest = moe.experts.iter().map(bytes).max().unwrap_or(0);

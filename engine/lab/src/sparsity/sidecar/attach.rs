@@ -1,17 +1,17 @@
 //! Attaches a sidecar to its model.
 
-use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
+use super::{PreparedBundles, PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use thermocline_base::{
     error::{Error, Location, Result},
     telemetry::neurons::LayerNeurons,
 };
 use thermocline_formats::format::Matrix;
-use thermocline_model::{ExpertWeights, Ffn, InputSite, LayerWeights, Model, Predictor, PredictorKind};
+use thermocline_model::{ExpertWeights, Ffn, InputSite, LayerWeights, Linear, Model, Predictor, PredictorKind};
 
 impl Sidecar {
-    /// Sets the predictors, thresholds, frequencies and neuron-major down projections of `model`'s
-    /// layers that the sidecar contains. The matrices share the sidecar's bytes. Does not check the
-    /// identity ([`Sidecar::foreign`]).
+    /// Sets the predictors, thresholds, frequencies, neuron-major down projections and bundles of
+    /// `model`'s layers that the sidecar contains. The matrices share the sidecar's bytes. Does not
+    /// check the identity ([`Sidecar::foreign`]).
     ///
     /// # Errors
     /// [`Error::Malformed`] for a tensor that does not fit the model. The model is then unchanged.
@@ -28,7 +28,8 @@ impl Sidecar {
             apply(weights, prepared);
         }
         let matrices = self.layers.iter().flat_map(PreparedLayer::matrices);
-        matrices.filter_map(Matrix::file).for_each(|file| model.checkpoint.add_file(file));
+        let bundles = self.layers.iter().filter_map(|layer| layer.bundles.as_ref()).map(|bundles| &bundles.up);
+        matrices.chain(bundles).filter_map(Matrix::file).for_each(|file| model.checkpoint.add_file(file));
         model.weights.input_figures.clone_from(&self.input_figures);
         Ok(())
     }
@@ -62,13 +63,13 @@ impl Sidecar {
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
             Ffn::None => {
-                if prepared.predictor.is_some() || prepared.down.is_some() || prepared.experts.is_some() {
+                if prepared.has_dense_part() || prepared.experts.is_some() {
                     return Err(kind(format!("`none` for layer {n}, which has no FFN"), "data of an FFN"));
                 }
                 return frequencies(0);
             }
             Ffn::Experts(moe) => {
-                if prepared.predictor.is_some() || prepared.down.is_some() {
+                if prepared.has_dense_part() {
                     return Err(kind(format!("`none` for layer {n}, which is an MoE layer"), "data of a dense FFN"));
                 }
                 frequencies(moe.experts.len())?;
@@ -79,6 +80,10 @@ impl Sidecar {
         frequencies(n_ff)?;
         if let Some(down) = &prepared.down {
             self.check_shape(keys::down(n), &down.weight, [n_ff, d])?;
+        }
+        if let Some(PreparedBundles { up, gate }) = &prepared.bundles {
+            self.check_copy(keys::bundles(n), up, Some(&ffn.up))?;
+            gate.as_ref().map_or(Ok(()), |gate| self.check_copy(keys::bundles(n), gate, ffn.gate.as_ref()))?;
         }
         match prepared.predictor.as_ref().map(|predictor| &predictor.kind) {
             Some(Some(PredictorKind::LowRank { fc1, fc2 })) => {
@@ -99,6 +104,17 @@ impl Sidecar {
             return Err(self.refuse(Location::Tensor(name), format!("shape {wanted:?}"), format!("{got:?}")));
         }
         Ok(())
+    }
+
+    /// Checks that `copy` can take the place of the model's own rows.
+    fn check_copy(&self, name: String, copy: &Matrix, own: Option<&Linear>) -> Result<()> {
+        let describe = |matrix: &Matrix| format!("rows {:?} of {}", [matrix.rows(), matrix.cols()], matrix.ty());
+        let expected = own.map_or("no gate rows".to_owned(), |own| describe(&own.weight));
+        let got = describe(copy);
+        match expected == got {
+            true => Ok(()),
+            false => Err(self.refuse(Location::Tensor(name), expected, got)),
+        }
     }
 
     fn check_experts(&self, n: usize, moe: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
@@ -144,6 +160,9 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
     if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
         ffn.down.set_neuron_major(down.weight.clone());
+        if let Some(PreparedBundles { up, gate }) = &prepared.bundles {
+            ffn.set_bundles(up.clone(), gate.clone());
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) const FORMAT_VERSION: &str = "thermocline.format_version";
 pub(super) const VERSION: usize = 1;
 /// Version of sidecars with scales of gates. Their thresholds mean something else without scales.
 pub(super) const VERSION_WITH_SCALES: usize = 2;
+/// Version of sidecars with bundles, which take the place of down projections.
+pub(super) const VERSION_WITH_BUNDLES: usize = 3;
 
 /// The model's architecture, text.
 pub(super) const MODEL_ARCHITECTURE: &str = "thermocline.model.architecture";
@@ -69,6 +71,10 @@ pub(super) const ACTIVATION_THRESHOLD_DENSITY: &str = "thermocline.cut.density";
 /// projection, divided by the root mean square of the model's.
 pub(super) const DOWN_ERROR: &str = "thermocline.down.error";
 
+/// Per layer, text: the types of the rows in a bundle, separated by spaces: up, down and, if it is
+/// in the bundle, gate. Empty for a layer without bundles. Absent if no layer has bundles.
+pub(super) const BUNDLE_TYPES: &str = "thermocline.bundle.types";
+
 /// Levels of input sparsity, f32, ascending: fractions of a layer's weights that the thresholds
 /// skip. Absent without thresholds.
 pub(super) const INPUT_LEVELS: &str = "thermocline.inputs.levels";
@@ -120,6 +126,11 @@ pub(super) fn gate_scales(layer: usize) -> String {
 /// Neuron-major down projection, `[n_ff, d]`.
 pub(super) fn down(layer: usize) -> String {
     format!("blk.{layer}.ffn_down_t.weight")
+}
+
+/// Bundles, `[n_ff, bytes of a record]`.
+pub(super) fn bundles(layer: usize) -> String {
+    format!("blk.{layer}.ffn_bundles")
 }
 
 /// First layer of a low-rank predictor, `[rank, d]`.

@@ -1,5 +1,6 @@
 //! One layer of a sidecar.
 
+use super::{PreparedBundles, bundles::BundleRows};
 use crate::sparsity::profile::smallest_fraction;
 use thermocline_formats::format::Matrix;
 use thermocline_model::{InputCurves, PredictorInput, PredictorKind, PredictorQuality, SiteCurve};
@@ -21,6 +22,8 @@ pub struct PreparedLayer {
     pub inputs: Option<InputCurves>,
     /// Neuron-major down projection.
     pub down: Option<PreparedDown>,
+    /// Rows that are stored side by side with those of `down`.
+    pub bundles: Option<PreparedBundles>,
     /// Neurons of an MoE layer's experts.
     pub experts: Option<PreparedExperts>,
 }
@@ -83,7 +86,22 @@ pub struct PreparedDown {
 }
 
 impl PreparedLayer {
-    /// Returns the layer's matrices.
+    /// True if the layer has a part that only dense FFNs have.
+    pub(super) fn has_dense_part(&self) -> bool {
+        self.predictor.is_some() || self.down.is_some() || self.bundles.is_some()
+    }
+
+    /// Returns the rows of the layer's bundles, if it has bundles.
+    pub(super) fn bundle_rows(&self) -> Option<BundleRows> {
+        Some(self.bundles.as_ref()?.with(&self.down.as_ref()?.weight))
+    }
+
+    /// Returns the bytes of a neuron's bundle; `None` without bundles.
+    pub fn bundle_bytes(&self) -> Option<usize> {
+        self.bundle_rows().map(|rows| rows.shape()[1])
+    }
+
+    /// Returns the layer's matrices. Those in bundles are left out, except the down projection.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let downs = self.down.iter().map(|down| &down.weight);
         let experts = self.experts.iter().flat_map(|experts| &experts.downs);
@@ -97,7 +115,11 @@ impl PreparedLayer {
         let experts = self.experts.as_ref().map_or(0, |experts| experts.frequencies().count());
         let vectors: usize = [&self.frequency, &self.gate_scales].into_iter().flatten().map(Vec::len).sum();
         let floats = vectors + experts + inputs;
-        (floats * size_of::<f32>()) as u64 + bytes_of(self.matrices())
+        let others = self.bundle_rows().map_or(0, |rows| {
+            let [neurons, record] = rows.shape();
+            (neurons * record).saturating_sub(rows.down.byte_len())
+        });
+        (floats * size_of::<f32>() + others) as u64 + bytes_of(self.matrices())
     }
 
     /// Returns the mean fraction of the neurons that fire. In an MoE layer, of the chosen experts'
@@ -160,7 +182,7 @@ impl PreparedPredictor {
 }
 
 fn bytes_of<'m>(matrices: impl Iterator<Item = &'m Matrix>) -> u64 {
-    matrices.map(|matrix| matrix.data().len() as u64).sum()
+    matrices.map(|matrix| matrix.byte_len() as u64).sum()
 }
 
 /// Returns the name of a predictor's input in files.

@@ -17,10 +17,13 @@
 //! - for the neurons of experts, `blk.N.expert_neuron_freq` `[experts, n_ff]` and, for expert `E`,
 //!   `blk.N.ffn_down_t.E.weight` `[n_ff, d]`;
 //! - for the shared expert, `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`;
+//! - `blk.N.ffn_bundles` `[n_ff, bytes]` of I8 instead of the down projection of a dense layer, for
+//!   models that are larger than RAM ([`bundles`]);
 //! - for the inputs of a layer's products, `blk.N.inputs_SITE.importance` `[inputs]` and
 //!   `blk.N.inputs_SITE.thresholds` `[levels]`.
 
 mod attach;
+mod bundles;
 mod identity;
 mod keys;
 mod layer;
@@ -30,6 +33,7 @@ mod write;
 
 use std::path::PathBuf;
 
+pub use bundles::PreparedBundles;
 pub use identity::Identity;
 pub use layer::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold};
 pub use locate::{SidecarAttachment, SidecarChoice, attach, path_beside};

@@ -4,8 +4,11 @@
 use std::{ops::RangeInclusive, path::Path};
 
 use super::{
-    Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance, Sidecar,
-    keys, layer::input_name,
+    Identity, PreparedBundles, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold,
+    Provenance, Sidecar,
+    bundles::{BundleLayout, BundleRows},
+    keys,
+    layer::input_name,
 };
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::{
@@ -53,9 +56,9 @@ impl Sidecar {
             return Err(reader.key("general.architecture", format!("`{}`, a sidecar", keys::ARCHITECTURE), got));
         }
         let version = reader.size(keys::FORMAT_VERSION)?;
-        let versions = keys::VERSION..=keys::VERSION_WITH_SCALES;
+        let versions = keys::VERSION..=keys::VERSION_WITH_BUNDLES;
         if !versions.contains(&version) {
-            let expected = format!("{} or {}", versions.start(), versions.end());
+            let expected = format!("{} to {}", versions.start(), versions.end());
             return Err(Error::unsupported("sidecar version", version, expected));
         }
         let identity = reader.identity()?;
@@ -78,6 +81,8 @@ struct Figures<'a> {
     activation_threshold: &'a [f32],
     activation_density: &'a [f32],
     down_error: &'a [f32],
+    /// Empty if no layer has bundles.
+    bundle_types: &'a [String],
 }
 
 impl<'a> SidecarReader<'a> {
@@ -179,6 +184,10 @@ impl<'a> SidecarReader<'a> {
             activation_threshold: self.floats(keys::ACTIVATION_THRESHOLD, n, -1.0..=f32::MAX)?,
             activation_density: self.floats(keys::ACTIVATION_THRESHOLD_DENSITY, n, fraction)?,
             down_error: self.floats(keys::DOWN_ERROR, n, 0.0..=f32::MAX)?,
+            bundle_types: match self.0.metadata.get(keys::BUNDLE_TYPES) {
+                Some(_) => self.texts(keys::BUNDLE_TYPES, n)?,
+                None => &[],
+            },
         };
         // The arrays' length was checked, so the file has room for the number of layers.
         (0..n).map(|layer| self.layer(identity, &figures, layer)).collect()
@@ -187,7 +196,12 @@ impl<'a> SidecarReader<'a> {
     fn layer(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<PreparedLayer> {
         let (d, n_ff) = (identity.d_model, identity.n_ff);
         let threshold = figures.activation_threshold[layer];
-        let down = self.matrix(&keys::down(layer), n_ff, d)?;
+        let mut down = self.matrix(&keys::down(layer), n_ff, d)?;
+        let types = figures.bundle_types.get(layer).map_or("", String::as_str);
+        let bundles = self.bundles(identity, types, layer)?.map(|BundleRows { up, down: bundled, gate }| {
+            down = Some(bundled);
+            PreparedBundles { up, gate }
+        });
         Ok(PreparedLayer {
             frequency: self.frequency(identity, &keys::frequency(layer))?,
             experts: self.experts(identity, layer, figures.down_error[layer])?,
@@ -196,8 +210,38 @@ impl<'a> SidecarReader<'a> {
                 .then(|| PreparedThreshold { value: threshold, density: figures.activation_density[layer] }),
             gate_scales: self.gate_scales(layer)?,
             down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
+            bundles,
             inputs: self.inputs(layer)?,
         })
+    }
+
+    /// Reads the bundles of a layer, whose rows have the types `types`. They contain the down
+    /// projection.
+    fn bundles(&self, identity: &Identity, types: &str, layer: usize) -> Result<Option<BundleRows>> {
+        let (name, d) = (keys::bundles(layer), identity.d_model);
+        let tensor = self.0.tensor(&name);
+        let refused = || self.key(keys::BUNDLE_TYPES, format!("two or three types of rows of {d} weights"), types);
+        if types.is_empty() {
+            return tensor
+                .map_or(Ok(None), |_| Err(self.key(keys::BUNDLE_TYPES, format!("types for `{name}`"), "none")));
+        }
+        let types = types.split_whitespace().map(str::parse).collect::<Result<Vec<TensorType>>>();
+        let types = types.map_err(|_| refused())?;
+        let layout = BundleLayout::new(&types, d).ok_or_else(refused)?;
+        let wanted = [identity.n_ff, layout.record];
+        let expected = || format!("I8 of shape {wanted:?}");
+        let tensor = tensor.ok_or_else(|| self.tensor(&name, expected(), "nothing: the tensor is missing"))?;
+        if tensor.ty != TensorType::I8 || tensor.shape != wanted {
+            return Err(self.tensor(&name, expected(), format!("{:?} of {}", tensor.shape, tensor.ty)));
+        }
+        if self.0.tensor(&keys::down(layer)).is_some() {
+            return Err(self.tensor(
+                &keys::down(layer),
+                format!("no tensor beside `{name}`"),
+                "a second down projection",
+            ));
+        }
+        BundleRows::find(&types, d, &layout, &tensor.data).map(Some).ok_or_else(refused)
     }
 
     /// Reads the levels of input sparsity: ascending fractions. Empty if there are none.

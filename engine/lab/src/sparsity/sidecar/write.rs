@@ -2,7 +2,12 @@
 
 use std::{borrow::Cow, path::Path};
 
-use super::{PreparedExperts, PreparedLayer, Sidecar, keys, layer::input_name};
+use super::{
+    PreparedExperts, PreparedLayer, Sidecar,
+    bundles::{BundleRows, PAGE},
+    keys,
+    layer::input_name,
+};
 use thermocline_base::error::Result;
 use thermocline_formats::{
     format::{
@@ -26,7 +31,10 @@ impl Sidecar {
         let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| info.clone()).collect();
         let mut writer = Writer::create(path, CONTAINER, &self.metadata(), &infos)?;
         for (_, data) in &tensors {
-            writer.tensor_data(data)?;
+            match data {
+                TensorSource::Bytes(bytes) => writer.tensor_data(bytes)?,
+                TensorSource::Bundles(rows) => rows.write(&mut |piece| writer.tensor_data(piece))?,
+            }
         }
         writer.finish()
     }
@@ -37,7 +45,21 @@ impl Sidecar {
     /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for shapes that GGUF cannot
     /// store.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let tensors = self.tensors();
+        let mut tensors = Vec::new();
+        for (info, data) in self.tensors() {
+            let bytes = match data {
+                TensorSource::Bytes(bytes) => bytes,
+                TensorSource::Bundles(rows) => {
+                    let mut bytes = Vec::new();
+                    rows.write(&mut |piece| {
+                        bytes.extend_from_slice(piece);
+                        Ok(())
+                    })?;
+                    bytes.into()
+                }
+            };
+            tensors.push((info, bytes));
+        }
         let tensors: Vec<_> = tensors.iter().map(|(info, data)| (info.clone(), &**data)).collect();
         gguf::to_bytes(CONTAINER, &self.metadata(), &tensors)
     }
@@ -49,7 +71,12 @@ impl Sidecar {
         let size = |size: usize| Value::U64(size as u64);
         set("general.architecture", text(keys::ARCHITECTURE));
         let scaled = self.layers.iter().any(|layer| layer.gate_scales.is_some());
-        let version = if scaled { keys::VERSION_WITH_SCALES } else { keys::VERSION };
+        let bundled = self.layers.iter().any(|layer| layer.bundle_rows().is_some());
+        let version = match (bundled, scaled) {
+            (true, _) => keys::VERSION_WITH_BUNDLES,
+            (false, true) => keys::VERSION_WITH_SCALES,
+            (false, false) => keys::VERSION,
+        };
         set(keys::FORMAT_VERSION, Value::U32(version as u32));
 
         let identity = &self.identity;
@@ -70,9 +97,8 @@ impl Sidecar {
         set(keys::TARGET_RECALL, Value::F32(made.target_recall));
         set(keys::TARGET_MASS_RECALL, Value::F32(made.target_mass_recall));
 
-        let texts = |of: &dyn Fn(&PreparedLayer) -> &'static str| {
-            Value::Array(Array::String(self.layers.iter().map(|layer| of(layer).to_owned()).collect()))
-        };
+        let texts =
+            |of: &dyn Fn(&PreparedLayer) -> String| Value::Array(Array::String(self.layers.iter().map(of).collect()));
         let floats =
             |of: &dyn Fn(&PreparedLayer) -> f32| Value::Array(Array::F32(self.layers.iter().map(of).collect()));
         let quality = |of: fn(&PredictorQuality) -> f32| {
@@ -82,8 +108,8 @@ impl Sidecar {
         let input = |layer: &PreparedLayer| {
             input_name(layer.predictor.as_ref().map_or(PredictorInput::Residual, |predictor| predictor.input))
         };
-        set(keys::KIND, texts(&predictor));
-        set(keys::INPUT, texts(&input));
+        set(keys::KIND, texts(&|layer| predictor(layer).to_owned()));
+        set(keys::INPUT, texts(&|layer| input(layer).to_owned()));
         set(keys::THRESHOLD, floats(&|layer| layer.predictor.as_ref().map_or(0.0, |of| of.threshold)));
         set(keys::RECALL, quality(|quality| quality.recall));
         set(keys::MASS_RECALL, quality(|quality| quality.mass_recall));
@@ -100,6 +126,12 @@ impl Sidecar {
         let of_experts = |layer: &PreparedLayer| layer.experts.as_ref().map_or(0.0, |experts| experts.down_error);
         let error = |layer: &PreparedLayer| layer.down.as_ref().map_or(of_experts(layer), |down| down.error);
         set(keys::DOWN_ERROR, floats(&error));
+        if bundled {
+            let names = |rows: BundleRows| rows.types().iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" ");
+            set(keys::BUNDLE_TYPES, texts(&|layer| layer.bundle_rows().map(names).unwrap_or_default()));
+            // A record then touches as few pages as possible.
+            set("general.alignment", Value::U32(PAGE as u32));
+        }
         if let Some(curves) = self.layers.iter().find_map(|layer| layer.inputs.as_ref()) {
             set(keys::INPUT_LEVELS, Value::Array(Array::F32(curves.levels.clone())));
             // Plain numbers can always be converted to JSON.
@@ -109,12 +141,13 @@ impl Sidecar {
     }
 
     /// Returns the tensors with their bytes, layer by layer.
-    fn tensors(&self) -> Vec<(TensorInfo, Cow<'_, [u8]>)> {
+    fn tensors(&self) -> Vec<(TensorInfo, TensorSource<'_>)> {
         let mut tensors = Vec::new();
         for (n, layer) in self.layers.iter().enumerate() {
             let mut push_f32 = |name: String, values: &[f32], shape: Vec<usize>| {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                tensors.push((TensorInfo { name, ty: TensorType::F32, shape }, bytes.into()));
+                let info = TensorInfo { name, ty: TensorType::F32, shape };
+                tensors.push((info, TensorSource::Bytes(bytes.into())));
             };
             if let Some(frequency) = &layer.frequency {
                 push_f32(keys::frequency(n), frequency, vec![frequency.len()]);
@@ -137,16 +170,30 @@ impl Sidecar {
             }
             for (name, matrix) in matrices(n, layer) {
                 let info = TensorInfo { name, ty: matrix.ty(), shape: vec![matrix.rows(), matrix.cols()] };
-                tensors.push((info, matrix.data().into()));
+                let pieces = || matrix.pieces().collect::<Vec<_>>().concat();
+                let bytes = matrix.packed().map_or_else(|| Cow::Owned(pieces()), Cow::Borrowed);
+                tensors.push((info, TensorSource::Bytes(bytes)));
+            }
+            if let Some(rows) = layer.bundle_rows() {
+                let info = TensorInfo { name: keys::bundles(n), ty: TensorType::I8, shape: rows.shape().to_vec() };
+                tensors.push((info, TensorSource::Bundles(Box::new(rows))));
             }
         }
         tensors
     }
 }
 
+/// Where the bytes of a tensor come from.
+enum TensorSource<'a> {
+    Bytes(Cow<'a, [u8]>),
+    /// They are put together while they are written, so that a whole layer takes no memory.
+    Bundles(Box<BundleRows>),
+}
+
+/// Returns the matrices that are stored as tensors of their own.
 fn matrices(n: usize, layer: &PreparedLayer) -> Vec<(String, &Matrix)> {
     let mut matrices: Vec<(String, &Matrix)> = Vec::new();
-    if let Some(down) = &layer.down {
+    if let (Some(down), None) = (&layer.down, &layer.bundles) {
         matrices.push((keys::down(n), &down.weight));
     }
     if let Some(experts) = &layer.experts {

@@ -1,14 +1,14 @@
 //! `gemma3`: SigLIP, a vision transformer with layer norms and learned positions, of pictures that
 //! are resized to one square. Squares of 4 x 4 patches are averaged to one token.
 
-use super::Projector;
+use super::{Projector, parts::siglip_names};
 use crate::{
-    Activation, Linear, NormKind,
+    Linear, NormKind,
     import::Transform,
     load::Loader,
     tower::{
         PatchNorms, PatchPositions, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerWeights,
-        config::{TowerSizes, channels},
+        config::TowerSizes,
         import::{TowerDraft, TowerFolder},
         weights::{patch_embedding, patch_positions, transposed},
     },
@@ -17,11 +17,15 @@ use thermocline_base::error::Result;
 use thermocline_formats::format::Value;
 use thermocline_pictures::ResizeFilter;
 
-pub(super) const PROJECTOR: Projector =
-    Projector { name: "gemma3", model_types: &["gemma3"], mean: [0.5; 3], deviation: [0.5; 3], load, import };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["gemma3"];
+pub(super) const PROJECTOR: Projector = Projector {
+    name: "gemma3",
+    model_types: &["gemma3"],
+    texts: &["gemma3"],
+    mean: [0.5; 3],
+    deviation: [0.5; 3],
+    load,
+    import,
+};
 
 /// Patches on a side of a token, for files that do not name them.
 const MERGE: usize = 4;
@@ -31,7 +35,7 @@ const SCALE_FACTOR: &str = "projector.scale_factor";
 
 fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let sizes = TowerSizes::read(loader)?;
-    let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = sizes;
+    let TowerSizes { width, patch_size, d_model, .. } = sizes;
     let merge = loader.size(SCALE_FACTOR, 1..=64)?.unwrap_or(MERGE);
     let side = loader.required_size("image_size", 1..=1 << 16)?;
     if !side.is_multiple_of(patch_size * merge) {
@@ -45,25 +49,9 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         return Err(loader.tensor_error("v.position_embd.weight", expected, "another number"));
     }
     let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff,
-        heads,
-        patch_size,
         merge,
-        window: None,
-        norm: NormKind::Layer,
-        norm_eps,
-        activation: Activation::GeluTanh,
-        rope: None,
-        row_ends: None,
-        score_scale: sizes.score_scale(),
-        sizes: PictureSizes::Square { side },
         filter: ResizeFilter::Bilinear,
-        mean: channels(loader, "image_mean", false)?,
-        deviation: channels(loader, "image_std", true)?,
-        d_model,
+        ..TowerConfig::new(loader, &PROJECTOR, &sizes, PictureSizes::Square { side })?
     };
     let n_layer = loader.layer_counts()?.n_layer;
     let head = PooledHead {
@@ -116,21 +104,7 @@ fn names(draft: &mut TowerDraft) {
     ] {
         naming.alias(from, to);
     }
-    for (hf, gguf) in [
-        ("embeddings.patch_embedding", "v.patch_embd"),
-        ("embeddings.position_embedding", "v.position_embd"),
-        ("post_layernorm", "v.post_ln"),
-        ("encoder.layers.*.layer_norm1", "v.blk.*.ln1"),
-        ("encoder.layers.*.layer_norm2", "v.blk.*.ln2"),
-        ("encoder.layers.*.self_attn.q_proj", "v.blk.*.attn_q"),
-        ("encoder.layers.*.self_attn.k_proj", "v.blk.*.attn_k"),
-        ("encoder.layers.*.self_attn.v_proj", "v.blk.*.attn_v"),
-        ("encoder.layers.*.self_attn.out_proj", "v.blk.*.attn_out"),
-        ("encoder.layers.*.mlp.fc1", "v.blk.*.ffn_up"),
-        ("encoder.layers.*.mlp.fc2", "v.blk.*.ffn_down"),
-    ] {
-        naming.add(format!("vision.{hf}"), gguf);
-    }
+    siglip_names(naming);
     naming.set("multi_modal_projector.mm_soft_emb_norm", "mm.soft_emb_norm", Transform::AddOne);
     let projection = "multi_modal_projector.mm_input_projection_weight";
     naming.whole(projection, "mm.input_projection.weight", Transform::None);

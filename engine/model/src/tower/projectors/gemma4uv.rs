@@ -8,12 +8,12 @@ use super::{
     parts::{TokenLimits, picture_sizes},
 };
 use crate::{
-    Activation, Norm, NormKind,
+    Norm, NormKind,
     import::{Gather, Transform},
     load::Loader,
     tower::{
         PatchNorms, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerWeights,
-        config::{MAX_SIZE, channels},
+        config::{MAX_SIZE, TowerSizes},
         import::{TowerDraft, TowerFolder},
         weights::side_positions,
     },
@@ -21,13 +21,16 @@ use crate::{
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::HeadSizes;
 use thermocline_formats::format::Value;
-use thermocline_pictures::ResizeFilter;
 
-pub(super) const PROJECTOR: Projector =
-    Projector { name: "gemma4uv", model_types: &["gemma4_unified"], mean: [0.0; 3], deviation: [1.0; 3], load, import };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["gemma4"];
+pub(super) const PROJECTOR: Projector = Projector {
+    name: "gemma4uv",
+    model_types: &["gemma4_unified"],
+    texts: &["gemma4"],
+    mean: [0.0; 3],
+    deviation: [1.0; 3],
+    load,
+    import,
+};
 
 /// Epsilon of the layer norms, which files do not name.
 const LAYER_NORM_EPS: f32 = 1e-5;
@@ -49,27 +52,10 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let PictureSizes::Fitted { most, .. } = picture_sizes(loader, patch_size, TOKENS)? else {
         return Err(loader.key_error("image_max_pixels", "an area", "another size"));
     };
-    let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff: 0,
-        heads: HeadSizes { n_head: 0, n_kv_head: 0, head_dim: 0, value_dim: 0 },
-        patch_size,
-        merge: 1,
-        window: None,
-        norm: NormKind::Layer,
-        norm_eps: LAYER_NORM_EPS,
-        activation: Activation::GeluTanh,
-        rope: None,
-        row_ends: None,
-        score_scale: 1.0,
-        sizes: PictureSizes::Filled { multiple: patch_size, most: most.max(patch_size * patch_size) },
-        filter: ResizeFilter::Bicubic,
-        mean: channels(loader, "image_mean", false)?,
-        deviation: channels(loader, "image_std", true)?,
-        d_model,
-    };
+    let heads = HeadSizes { n_head: 0, n_kv_head: 0, head_dim: 0, value_dim: 0 };
+    let sizes = TowerSizes { width, n_ff: 0, heads, patch_size, norm_eps: LAYER_NORM_EPS, d_model };
+    let picture_sizes = PictureSizes::Filled { multiple: patch_size, most: most.max(patch_size * patch_size) };
+    let config = TowerConfig::new(loader, &PROJECTOR, &sizes, picture_sizes)?;
     let samples = config.patch_samples();
     let norm = |at: usize, len: usize| loader.norm(&format!("v.patch_norm.{at}"), NormKind::Layer, len).map(Some);
     let own_eps = Some(loader.norm_eps("attention.layer_norm_epsilon")?);

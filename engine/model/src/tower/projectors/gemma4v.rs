@@ -8,12 +8,12 @@ use super::{
     parts::{TokenLimits, picture_sizes},
 };
 use crate::{
-    Activation, Linear, Norm, NormKind,
+    Linear, Norm, NormKind,
     import::Transform,
     load::Loader,
     tower::{
         HeadNorms, PatchNorms, PictureSizes, PooledHead, TowerConfig, TowerHead, TowerLayer, TowerLinear, TowerWeights,
-        config::{TowerRope, TowerSizes, channels},
+        config::{TowerRope, TowerSizes},
         import::{TowerDraft, TowerFolder},
         weights::{patch_embedding, side_positions},
     },
@@ -21,13 +21,16 @@ use crate::{
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::HeadSizes;
 use thermocline_formats::format::{Bytes, Matrix, Value};
-use thermocline_pictures::ResizeFilter;
 
-pub(super) const PROJECTOR: Projector =
-    Projector { name: "gemma4v", model_types: &["gemma4"], mean: [0.0; 3], deviation: [1.0; 3], load, import };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["gemma4"];
+pub(super) const PROJECTOR: Projector = Projector {
+    name: "gemma4v",
+    model_types: &["gemma4"],
+    texts: &["gemma4"],
+    mean: [0.0; 3],
+    deviation: [1.0; 3],
+    load,
+    import,
+};
 
 /// Base of the rotation, which files do not name.
 const ROPE_BASE: f64 = 100.0;
@@ -43,35 +46,24 @@ const SCALE_FACTOR: &str = "projector.scale_factor";
 
 fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let sizes = TowerSizes::read(loader)?;
-    let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = sizes;
+    let TowerSizes { width, patch_size, d_model, .. } = sizes;
     let merge = loader.size(SCALE_FACTOR, 1..=64)?.unwrap_or(MERGE);
     let multiple = patch_size * merge;
     let PictureSizes::Fitted { most, .. } = picture_sizes(loader, multiple, TOKENS)? else {
         return Err(loader.key_error("image_max_pixels", "an area", "another size"));
     };
-    let (mean, deviation) = (channels(loader, "image_mean", false)?, channels(loader, "image_std", true)?);
+    let picture_sizes = PictureSizes::Filled { multiple, most: most.max(multiple * multiple) };
+    let config = TowerConfig::new(loader, &PROJECTOR, &sizes, picture_sizes)?;
     // The tower takes samples from -1 to 1.
-    let half = deviation.map(|deviation| deviation / 2.0);
+    let half = config.deviation.map(|deviation| deviation / 2.0);
     let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff,
-        heads,
-        patch_size,
         merge,
-        window: None,
         norm: NormKind::Rms,
-        norm_eps,
-        activation: Activation::GeluTanh,
         rope: Some(TowerRope { base: ROPE_BASE, columns_first: true, ..TowerRope::default() }),
-        row_ends: None,
         score_scale: 1.0,
-        sizes: PictureSizes::Filled { multiple, most: most.max(multiple * multiple) },
-        filter: ResizeFilter::Bicubic,
-        mean: std::array::from_fn(|channel| mean[channel] + half[channel]),
+        mean: std::array::from_fn(|channel| config.mean[channel] + half[channel]),
         deviation: half,
-        d_model,
+        ..config
     };
     let n_layer = loader.layer_counts()?.n_layer;
     let standard = match loader.optional_vector("v.std_bias", width)? {

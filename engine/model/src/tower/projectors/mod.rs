@@ -4,6 +4,8 @@
 mod gemma3;
 mod gemma4uv;
 mod gemma4v;
+mod minicpmv;
+mod minicpmv46;
 mod parts;
 mod pixtral;
 mod qwen25vl;
@@ -23,6 +25,8 @@ pub(super) struct Projector {
     pub(super) name: &'static str,
     /// Hugging Face's `model_type` values of models with such a tower.
     pub(super) model_types: &'static [&'static str],
+    /// Architectures of the text models.
+    pub(super) texts: &'static [&'static str],
     /// Mean of each channel, for folders without settings of an image processor.
     pub(super) mean: [f32; 3],
     /// Standard deviation of each channel, for folders without settings of an image processor.
@@ -41,6 +45,8 @@ const PROJECTORS: &[&Projector] = &[
     &gemma4v::PROJECTOR,
     &gemma4uv::PROJECTOR,
     &pixtral::PROJECTOR,
+    &minicpmv::PROJECTOR,
+    &minicpmv46::PROJECTOR,
 ];
 
 /// Returns the projector of a file.
@@ -58,4 +64,11 @@ pub(super) fn of_file(loader: &Loader<'_>) -> Result<&'static Projector> {
 /// Returns the projector of the models of a Hugging Face `model_type`.
 pub(super) fn of_model_type(name: &str) -> Option<&'static Projector> {
     PROJECTORS.iter().copied().find(|projector| projector.model_types.contains(&name))
+}
+
+/// The error for a folder of a `model_type` whose tower the engine does not run, or whose tensors
+/// are missing.
+pub(super) fn unknown_folder(model_type: &str) -> Error {
+    let supported: Vec<&str> = PROJECTORS.iter().flat_map(|projector| projector.model_types).copied().collect();
+    Error::unsupported("vision tower of a folder", format!("model_type {model_type}"), supported.join(", "))
 }

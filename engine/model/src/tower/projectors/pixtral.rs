@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 use super::Projector;
 use crate::{
-    Activation, Norm, NormKind,
+    Activation, Linear, Norm, NormKind,
     import::{Gather, Transform},
     load::Loader,
     tower::{
         Merger, PatchNorms, PictureSizes, RowEnds, TowerConfig, TowerHead, TowerLayer, TowerWeights,
-        config::{TowerRope, TowerSizes, channels},
+        config::{TowerRope, TowerSizes},
         import::{TowerDraft, TowerFolder},
         weights::patch_embedding,
     },
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::format::Value;
-use thermocline_pictures::ResizeFilter;
+use thermocline_formats::{
+    format::{Bytes, Matrix, Value},
+    quant::TensorType,
+};
 
 pub(super) const PROJECTOR: Projector = Projector {
     name: "pixtral",
     model_types: &["mistral3", "pixtral"],
+    texts: &["llama", "mistral3", "mistral4"],
     mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
     deviation: [0.268_629_54, 0.261_302_6, 0.275_777_1],
     load,
     import,
 };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["llama", "mistral3", "mistral4"];
 
 /// Tokens of the text that end rows.
 const ROW_ENDS: RowEnds = RowEnds { between: "[IMG_BREAK]", last: "[IMG_END]" };
@@ -54,9 +54,8 @@ const USE_GELU: &str = "clip.use_gelu";
 
 fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let sizes = TowerSizes::read(loader)?;
-    let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = sizes;
     let merge = loader.size("spatial_merge_size", 1..=16)?.unwrap_or(1);
-    let multiple = patch_size * merge;
+    let multiple = sizes.patch_size * merge;
     let longest = loader.required_size("image_size", multiple..=1 << 16)?;
     let is_true = |key: &str| Ok::<_, Error>(loader.checkpoint.metadata.bool(key)?.unwrap_or(false));
     let activation = match (is_true(USE_SILU)?, is_true(USE_GELU)?) {
@@ -66,28 +65,15 @@ fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
         _ => return Err(Error::unsupported("activation of the vision tower", "quick GELU", "SiLU, GELU")),
     };
     let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff,
-        heads,
-        patch_size,
         merge,
-        window: None,
         norm: NormKind::Rms,
-        norm_eps,
         activation,
         rope: Some(TowerRope { base: ROPE_BASE, columns_first: false, alternating: true, interleaved: true }),
         row_ends: Some(ROW_ENDS),
-        score_scale: sizes.score_scale(),
-        sizes: PictureSizes::Longest { multiple, longest },
-        filter: ResizeFilter::Bicubic,
-        mean: channels(loader, "image_mean", false)?,
-        deviation: channels(loader, "image_std", true)?,
-        d_model,
+        ..TowerConfig::new(loader, &PROJECTOR, &sizes, PictureSizes::Longest { multiple, longest })?
     };
     let n_layer = loader.layer_counts()?.n_layer;
-    let placed = Some(loader.norm("v.pre_ln", NormKind::Rms, width)?);
+    let placed = Some(loader.norm("v.pre_ln", NormKind::Rms, config.width)?);
     let weights = TowerWeights {
         patch: patch_embedding(loader, &sizes)?,
         patch_norms: PatchNorms { placed, ..PatchNorms::default() },
@@ -103,17 +89,32 @@ fn merger(loader: &Loader<'_>, config: &TowerConfig) -> Result<Merger> {
     let (width, d_model, joined) = (config.width, config.d_model, config.width * config.merge * config.merge);
     let join = "mm.patch_merger";
     let join = match config.merge > 1 || loader.has(&format!("{join}.weight")) {
-        true => Some(loader.linear(join, width, joined)?),
+        true => Some(by_patch(loader.linear(join, width, joined)?, config.merge * config.merge)),
         false => None,
     };
     let own_eps = if loader.has_key(HEAD_EPS) { Some(loader.norm_eps(HEAD_EPS)?) } else { None };
     let norm = loader.optional_norm("mm.input_norm", NormKind::Rms, width)?;
     Ok(Merger {
+        patches: None,
         norm: norm.map(|norm| Norm { own_eps, ..norm }),
         join,
         first: loader.linear("mm.1", d_model, width)?,
         second: loader.linear("mm.2", d_model, d_model)?,
     })
+}
+
+/// Reorders the inputs of `join`, which files have channel by channel, so that the `each` patches
+/// of a token follow each other.
+fn by_patch(join: Linear, each: usize) -> Linear {
+    let (rows, cols) = (join.weight.rows(), join.weight.cols());
+    let (mut row, mut bytes) = (vec![0.0_f32; cols], Vec::with_capacity(rows * cols * size_of::<f32>()));
+    for at in 0..rows {
+        join.weight.dequantise_row(at, &mut row);
+        let source = |at: usize| at % (cols / each) * each + at / (cols / each);
+        bytes.extend((0..cols).flat_map(|at| row[source(at)].to_le_bytes()));
+    }
+    let ordered = Matrix::new(TensorType::F32, rows, cols, Bytes::new(bytes));
+    Linear { weight: ordered.unwrap_or(join.weight), bias: join.bias }
 }
 
 fn import(from: &TowerFolder<'_>, draft: &mut TowerDraft) -> Result<()> {

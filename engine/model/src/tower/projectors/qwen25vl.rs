@@ -14,26 +14,23 @@ use crate::{
     load::Loader,
     tower::{
         Merger, PatchNorms, TowerConfig, TowerHead, TowerLayer, TowerWeights,
-        config::{TowerRope, TowerSizes, channels},
+        config::{TowerRope, TowerSizes},
         import::{TowerDraft, TowerFolder},
         weights::patch_embedding,
     },
 };
 use thermocline_base::error::Result;
 use thermocline_formats::format::Value;
-use thermocline_pictures::ResizeFilter;
 
 pub(super) const PROJECTOR: Projector = Projector {
     name: "qwen2.5vl_merger",
     model_types: &["qwen2_5_vl"],
+    texts: &["qwen2vl"],
     mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
     deviation: [0.268_629_54, 0.261_302_6, 0.275_777_1],
     load,
     import,
 };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["qwen2vl"];
 
 /// Base of the rotation, which files do not name.
 const ROPE_BASE: f64 = 10_000.0;
@@ -49,30 +46,16 @@ const TOKENS: TokenLimits = TokenLimits { least: 4, most: 4096 };
 
 fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let sizes = TowerSizes::read(loader)?;
-    let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = sizes;
     let merge = loader.size("spatial_merge_size", 1..=16)?.unwrap_or(2);
-    let multiple = patch_size * merge;
+    let multiple = sizes.patch_size * merge;
     let window = loader.size("window_size", multiple..=1 << 16)?.unwrap_or(WINDOW.max(multiple));
     let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff,
-        heads,
-        patch_size,
         merge,
         window: Some(window / multiple),
         norm: NormKind::Rms,
-        norm_eps,
         activation: Activation::Silu,
         rope: Some(TowerRope { base: ROPE_BASE, ..TowerRope::default() }),
-        row_ends: None,
-        score_scale: sizes.score_scale(),
-        sizes: picture_sizes(loader, multiple, TOKENS)?,
-        filter: ResizeFilter::Bicubic,
-        mean: channels(loader, "image_mean", false)?,
-        deviation: channels(loader, "image_std", true)?,
-        d_model,
+        ..TowerConfig::new(loader, &PROJECTOR, &sizes, picture_sizes(loader, multiple, TOKENS)?)?
     };
     let n_layer = loader.layer_counts()?.n_layer;
     let pattern = loader.required_size("n_wa_pattern", 1..=1 << 16)?;

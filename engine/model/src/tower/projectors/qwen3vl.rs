@@ -8,31 +8,27 @@ use super::{
     parts::{TokenLimits, import_picture_sizes, picture_sizes, two_frames},
 };
 use crate::{
-    Activation, NormKind,
     import::Transform,
     load::Loader,
     tower::{
         Merger, PatchNorms, TowerConfig, TowerHead, TowerLayer, TowerWeights,
-        config::{TowerRope, TowerSizes, channels},
+        config::{TowerRope, TowerSizes},
         import::{TowerDraft, TowerFolder},
         weights::{patch_embedding, patch_positions},
     },
 };
 use thermocline_base::error::Result;
 use thermocline_formats::format::{Array, Value};
-use thermocline_pictures::ResizeFilter;
 
 pub(super) const PROJECTOR: Projector = Projector {
     name: "qwen3vl_merger",
     model_types: &["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"],
+    texts: &["qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"],
     mean: [0.5; 3],
     deviation: [0.5; 3],
     load,
     import,
 };
-
-/// Architectures of the text models.
-const TEXTS: &[&str] = &["qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"];
 
 /// Base of the rotation, which files do not name.
 const ROPE_BASE: f64 = 10_000.0;
@@ -45,28 +41,11 @@ const TOKENS: TokenLimits = TokenLimits { least: 64, most: 4096 };
 
 fn load(loader: &Loader<'_>) -> Result<(TowerConfig, TowerWeights)> {
     let sizes = TowerSizes::read(loader)?;
-    let TowerSizes { width, n_ff, heads, patch_size, norm_eps, d_model } = sizes;
     let merge = loader.size("spatial_merge_size", 1..=16)?.unwrap_or(2);
     let config = TowerConfig {
-        projector: PROJECTOR.name,
-        texts: TEXTS,
-        width,
-        n_ff,
-        heads,
-        patch_size,
         merge,
-        window: None,
-        norm: NormKind::Layer,
-        norm_eps,
-        activation: Activation::GeluTanh,
         rope: Some(TowerRope { base: ROPE_BASE, ..TowerRope::default() }),
-        row_ends: None,
-        score_scale: sizes.score_scale(),
-        sizes: picture_sizes(loader, patch_size * merge, TOKENS)?,
-        filter: ResizeFilter::Bicubic,
-        mean: channels(loader, "image_mean", false)?,
-        deviation: channels(loader, "image_std", true)?,
-        d_model,
+        ..TowerConfig::new(loader, &PROJECTOR, &sizes, picture_sizes(loader, sizes.patch_size * merge, TOKENS)?)?
     };
     let n_layer = loader.layer_counts()?.n_layer;
     let stacked = loader.layer_flags("is_deepstack_layers", n_layer)?.unwrap_or_else(|| vec![false; n_layer]);

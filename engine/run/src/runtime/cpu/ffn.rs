@@ -181,7 +181,7 @@ impl CpuFfn {
             std::mem::swap(&mut gates, &mut ups);
         }
         for (block, span) in task.blocks.iter().zip(&*spans) {
-            if let Some(of) = &block.ffn.gate {
+            if let Some(of) = block.ffn.gate_beside_up() {
                 let gate;
                 (gate, gates) = gates.split_at_mut(tokens * span.len);
                 jobs.push(job(of, block.neurons, gate));
@@ -231,7 +231,7 @@ impl CpuFfn {
             paged_reads::of_candidates(block.ffn, candidates);
         }
         let firing = task.blocks.iter().map(|block| -> ListedRows<'_> {
-            (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
+            (block.ffn.firing_rows(predicted.is_some()), predicted.or(block.neurons))
         });
         let len = |(linear, list): ListedRows<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();

@@ -54,7 +54,7 @@ fn is_paged(ffn: &FfnWeights) -> bool {
 
 /// The reads of gate and up matrices.
 fn first<'a>(ffn: &'a FfnWeights, rows: Option<&'a [u32]>) -> impl Iterator<Item = ReadRows<'a>> {
-    ffn.gate.iter().chain([&ffn.up]).map(move |linear| ReadRows { weight: &linear.weight, rows })
+    ffn.gate_beside_up().into_iter().chain([&ffn.up]).map(move |linear| ReadRows { weight: &linear.weight, rows })
 }
 
 /// The read of the down projection. An output-major one is read whole.

@@ -64,7 +64,7 @@ pub(super) fn products(
                 biases.push(job.bias);
             }
             None => {
-                read += job.weight.data().len() as u64;
+                read += job.weight.byte_len() as u64;
                 whole.push(job);
             }
         }

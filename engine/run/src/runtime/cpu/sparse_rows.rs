@@ -115,7 +115,6 @@ impl CpuFfn {
         let mut rows = std::mem::take(&mut self.rows);
         rows.tokens.resize_with(rows.tokens.len().max(tokens), Default::default);
         self.outcome = FfnOutcome { tokens, rows: true, values: tokens * n_ff, ..FfnOutcome::default() };
-        let first = block.ffn.gate.as_ref().unwrap_or(&block.ffn.up);
         let inputs = TokenInputs { x: task.x, tokens };
         if skips == Skips::NotPredicted && self.predict_rows(cpu, task, n_ff, &mut work)? && !task.recall_check {
             let masks = self.predicted.chunks_exact(mask::words(n_ff).max(1));
@@ -128,9 +127,9 @@ impl CpuFfn {
                     None => token.list.extend(mask::neurons(mask)),
                 }
             }
-            rows.product(cpu, first, false, inputs, &mut self.scratch, &mut work)?;
+            rows.product(cpu, block.ffn.firing_rows(true), false, inputs, &mut self.scratch, &mut work)?;
         } else {
-            self.every_row(cpu, task, first, &mut rows.tokens, &mut work)?;
+            self.every_row(cpu, task, block.ffn.firing_rows(false), &mut rows.tokens, &mut work)?;
         }
         let threshold = skips.activation_threshold();
         self.keep_firing(cpu, task, threshold, &mut rows.tokens[..tokens]);

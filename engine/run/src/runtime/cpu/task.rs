@@ -139,19 +139,19 @@ impl<'a> FfnTask<'a> {
 
     /// The matrices that a single FFN reads whole before any neuron is known to be silent.
     pub(crate) fn first_read(&self) -> Few<&'a Matrix> {
-        let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
+        let &[FfnBlock { ffn, neurons: None, .. }] = self.blocks else {
             return Few::new();
         };
         if self.skipped().is_some() {
             return Few::new();
         }
-        match (self.skips(false), self.prediction, gate) {
+        match (self.skips(false), self.prediction, ffn.gate_beside_up()) {
             (Skips::NotPredicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
             (Skips::NotPredicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
                 [predictor.first()].into_iter().collect()
             }
-            (Skips::Nothing, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
-            (_, _, gate) => [&gate.as_ref().unwrap_or(up).weight].into_iter().collect(),
+            (Skips::Nothing, _, Some(gate)) => [&gate.weight, &ffn.up.weight].into_iter().collect(),
+            _ => [&ffn.firing_rows(false).weight].into_iter().collect(),
         }
     }
 
@@ -213,7 +213,7 @@ impl FfnWork {
     }
 
     pub(crate) fn read_all(&mut self, matrix: &Matrix) {
-        self.sequential += matrix.data().len() as u64;
+        self.sequential += matrix.byte_len() as u64;
     }
 
     pub(crate) fn read_rows(&mut self, matrix: &Matrix, rows: usize) {

@@ -49,6 +49,7 @@ pub fn ffn(gated: bool, n_ff: usize, seed: &mut u64) -> FfnWeights {
         gate: gated.then(|| linear(n_ff, D, seed)),
         up: linear(n_ff, D, seed),
         down: Down::Outputs(linear(D, n_ff, seed)),
+        bundled_gate: None,
         limit: None,
         gate_scales: None,
     }

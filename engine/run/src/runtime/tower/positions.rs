@@ -2,7 +2,7 @@
 //! rotations by row and column.
 
 use super::patches::{PatchOrder, PatchPlace};
-use thermocline_cpu::ops::{RopePosition, RopeRows, RopeTable};
+use thermocline_cpu::ops::{RopeRows, RopeTable};
 use thermocline_model::{PatchPositions, TowerRope};
 
 /// Two neighbours on one side of the learned square, with the weight of the second.
@@ -27,6 +27,11 @@ pub(super) fn add(learned: &PatchPositions, order: &PatchOrder, first: usize, wi
     for (place, x) in order.places[first..].iter().zip(x.chunks_exact_mut(width)) {
         match learned {
             PatchPositions::Square { side, table } => add_interpolated(table, *side, order, *place, x),
+            PatchPositions::Stretched { side, table } => {
+                let (row, col) = (place.row * side / order.rows(), place.col * side / order.cols());
+                let embedding = &table[(row * side + col) * width..][..width];
+                x.iter_mut().zip(embedding).for_each(|(x, value)| *x += value);
+            }
             PatchPositions::Sides { length, table } => {
                 for (side, at) in [place.col, place.row].into_iter().enumerate() {
                     let at = side * length + at.min(length - 1);
@@ -49,23 +54,27 @@ fn add_interpolated(table: &[f32], side: usize, order: &PatchOrder, place: Patch
     }
 }
 
-/// Returns the rotations of all patches. The first half of a head's pairs rotates by the row, the
-/// second half by the column.
+/// Returns the rotations of all patches.
 pub(super) fn rotations(head_dim: usize, rope: TowerRope, order: &PatchOrder) -> RopeRows {
+    let mut rows = RopeRows::default();
+    rows.fill(&rope_table(head_dim, rope), order.positions());
+    rows
+}
+
+/// Returns the frequencies of the pairs of a head. The first half of the pairs rotates by the row,
+/// the second half by the column.
+pub(crate) fn rope_table(head_dim: usize, rope: TowerRope) -> RopeTable {
     let each = head_dim / 4;
     let frequency = |pair: usize| {
         let odd = if rope.alternating && pair >= each { 0.5 } else { 0.0 };
         rope.base.powf(-((pair % each) as f64 + odd) / each as f64)
     };
-    let table = RopeTable {
+    RopeTable {
         frequencies: (0..2 * each).map(frequency).collect(),
         axes: (0..2 * each).map(|pair| if (pair < each) == rope.columns_first { 2 } else { 1 }).collect(),
         magnitude: 1.0,
         interleaved: rope.interleaved,
-    };
-    let mut rows = RopeRows::default();
-    rows.fill(&table, order.places.iter().map(|place| RopePosition { axes: [0, place.row, place.col] }));
-    rows
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +92,16 @@ mod tests {
         for (PatchPlace { row, col }, x) in order.places.iter().zip(&x) {
             assert_eq!(*x, (row * 4 + col) as f32);
         }
+    }
+
+    /// A patch has the embedding of the place where it begins.
+    #[test]
+    fn positions_are_stretched_to_other_grids() {
+        let learned = PatchPositions::Stretched { side: 3, table: (0..9).map(|at| at as f32).collect() };
+        let order = PatchOrder::new(PictureGrid { rows: 2, cols: 5 }, 1, None);
+        let mut x = vec![0.0; 10];
+        add(&learned, &order, 0, 1, &mut x);
+        assert_eq!(x, [0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0]);
     }
 
     /// A wider grid interpolates between the ends of the learned one.

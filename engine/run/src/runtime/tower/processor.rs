@@ -1,28 +1,37 @@
 //! The layers of a tower on the CPU.
 
-use std::{mem, slice, sync::Arc};
+use std::{mem, ops::Range, slice, sync::Arc};
 
 use super::{
-    PictureEmbeddings,
-    patches::{self, PatchOrder},
+    PartEmbeddings, PictureEmbeddings,
+    patches::{self, PatchOrder, Pixels},
     positions,
 };
-use crate::runtime::{Probe, cpu::norm::normed_rows, finite::check_finite, scratch::grow};
+use crate::runtime::{
+    Probe,
+    cpu::norm::normed_rows,
+    finite::check_finite,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
-    ops::{Activation, AttentionScratch, AttentionShape, AttentionWindow, KvRows, KvType, Queries, RopeRows, SeenRows},
+    ops::{
+        Activation, AttentionScratch, AttentionShape, AttentionWindow, HeadSizes, KvRows, KvType, Queries, RopeRows,
+        SeenRows,
+    },
 };
 use thermocline_model::{
-    Linear, Merger, Norm, NormKind, PooledHead, Tower, TowerConfig, TowerHead, TowerLayer, TowerLinear,
+    HeadNorms, Linear, Merger, Norm, NormKind, PictureGrid, PooledHead, Tower, TowerConfig, TowerHead, TowerLayer,
+    TowerLinear,
 };
 use thermocline_pictures::Picture;
 
 /// Patches of one product. More would leave the second-level cache.
-const CHUNK: usize = 512;
+pub(super) const CHUNK: usize = 512;
 
 /// Name of the buffers, for errors.
-const WHAT: &str = "computation of a picture";
+pub(super) const WHAT: &str = "computation of a picture";
 
 /// Computes pictures with a tower. Keeps its buffers between pictures.
 #[derive(Debug)]
@@ -34,24 +43,24 @@ pub struct TowerProcessor {
 
 /// Buffers for one picture: `[patches, ...]`, or of one chunk.
 #[derive(Debug, Default)]
-struct TowerBuffers {
+pub(super) struct TowerBuffers {
     /// The residual stream, `[patches, width]`.
-    x: Vec<f32>,
+    pub x: Vec<f32>,
     /// Queries, keys and values, `[patches, width]` each.
     qkv: [Vec<f32>; 3],
     /// Outputs of the heads, `[patches, width]`.
-    heads: Vec<f32>,
+    pub heads: Vec<f32>,
     /// Normed inputs of a chunk.
-    normed: Vec<f32>,
+    pub normed: Vec<f32>,
     /// Hidden values of a chunk.
-    hidden: Vec<f32>,
+    pub hidden: Vec<f32>,
     /// Outputs of up matrices, for FFNs with a gate.
-    up: Vec<f32>,
+    pub up: Vec<f32>,
     /// Clamped inputs of a chunk.
     limited: Vec<f32>,
     /// Outputs of a chunk.
-    out: Vec<f32>,
-    attention: AttentionScratch,
+    pub out: Vec<f32>,
+    pub attention: AttentionScratch,
 }
 
 impl TowerProcessor {
@@ -67,42 +76,103 @@ impl TowerProcessor {
     /// does not take; [`Error::Memory`] without memory for it; [`Error::NotFinite`] if numbers
     /// overflow; [`Error::FileLost`] if the file changed.
     pub fn embed(&mut self, picture: &Picture, probe: &mut dyn Probe) -> Result<PictureEmbeddings> {
+        let tower = Arc::clone(&self.tower);
+        let parts = tower.config.pictures_of(picture)?;
+        let parts = parts.iter().map(|part| self.embed_part(part, probe)).collect::<Result<_>>()?;
+        self.finish(tower.grid(picture.width(), picture.height())?, parts)
+    }
+
+    fn embed_part(&mut self, picture: &Picture, probe: &mut dyn Probe) -> Result<PartEmbeddings> {
+        let order = self.begin(picture)?;
+        let deepstack = self.layers(&order, probe)?;
+        Ok(PartEmbeddings { embeddings: self.head(&order)?, deepstack })
+    }
+
+    /// Embeds the patches of a picture, or of a part of one, that has the size that the tower
+    /// takes: sets the residual stream to the input of the first layer.
+    ///
+    /// # Errors
+    /// As [`TowerProcessor::embed`].
+    pub(crate) fn begin(&mut self, picture: &Picture) -> Result<PatchOrder> {
+        let TowerProcessor { tower, cpu, buffers } = self;
+        let order = PatchOrder::of_picture(&tower.config, picture);
+        buffers.embed_patches(cpu, tower, &order, picture)?;
+        Ok(order)
+    }
+
+    /// Computes the layers. Returns the additions to layers of the text model.
+    ///
+    /// # Errors
+    /// As [`TowerProcessor::embed`].
+    pub(crate) fn layers(&mut self, order: &PatchOrder, probe: &mut dyn Probe) -> Result<Vec<Vec<f32>>> {
         let TowerProcessor { tower, cpu, buffers } = self;
         let config = &tower.config;
-        let grid = tower.grid(picture.width(), picture.height())?;
-        let [width, height] = config.sizes.fit(picture.width(), picture.height())?;
-        let resized = picture.resized(width, height, config.filter)?;
-        let order = PatchOrder::new(grid, config.merge, config.window);
-        buffers.embed_patches(cpu, tower, &order, &resized)?;
-        let rotations = config.rope.map(|rope| positions::rotations(config.heads.head_dim, rope, &order));
-        let [mut keys, mut values] = [heads_of(config, order.len())?, heads_of(config, order.len())?];
-        let mut deepstack = Vec::new();
+        let rotations = config.rope.map(|rope| positions::rotations(config.heads.head_dim, rope, order));
+        let [mut keys, mut values] = [heads_of(config.heads, order.len())?, heads_of(config.heads, order.len())?];
+        let (mut deepstack, mut patches) = (Vec::new(), order.len());
         for layer in &tower.weights.layers {
             if probe.cancelled() {
                 return Err(Error::Cancelled);
             }
-            let pass = LayerPass { cpu, config, layer, order: &order, rotations: rotations.as_ref() };
+            let pass = LayerPass { cpu, config, layer, order, patches, rotations: rotations.as_ref() };
             pass.attention(buffers, &mut keys, &mut values)?;
             pass.ffn(buffers)?;
             if let Some(merger) = &layer.deepstack {
-                deepstack.push(buffers.merge(cpu, config, merger, &order)?);
+                deepstack.push(buffers.merge(cpu, config, merger, order)?);
+            }
+            if let Some(join) = &layer.join {
+                patches = pass.join(join, buffers, &mut keys, &mut values)?;
             }
         }
-        let embeddings = match &tower.weights.head {
-            TowerHead::Merger(merger) => buffers.merge(cpu, config, merger, &order)?,
-            TowerHead::Pooled(head) => buffers.pool(cpu, config, head, &order)?,
-        };
-        tower.checkpoint.files().check()?;
+        Ok(deepstack)
+    }
+
+    /// Computes the embeddings of the text model from the residual stream, `[tokens, d_model]`.
+    ///
+    /// # Errors
+    /// As [`TowerProcessor::embed`].
+    pub(crate) fn head(&mut self, order: &PatchOrder) -> Result<Vec<f32>> {
+        let TowerProcessor { tower, cpu, buffers } = self;
+        match &tower.weights.head {
+            TowerHead::Merger(merger) => buffers.merge(cpu, &tower.config, merger, order),
+            TowerHead::Pooled(head) => buffers.pool(cpu, &tower.config, head, order),
+            TowerHead::Resampler(resampler) => buffers.resample(cpu, &tower.config, resampler, order),
+        }
+    }
+
+    /// Joins and checks the results of the parts of a picture of `grid` tokens.
+    ///
+    /// # Errors
+    /// As [`TowerProcessor::embed`].
+    pub(crate) fn finish(&self, grid: PictureGrid, parts: Vec<PartEmbeddings>) -> Result<PictureEmbeddings> {
+        self.tower.checkpoint.files().check()?;
+        let PartEmbeddings { embeddings, deepstack } = PartEmbeddings::joined(parts)?;
         for values in deepstack.iter().chain([&embeddings]) {
             check_finite("vision tower", values)?;
         }
-        Ok(PictureEmbeddings { grid, embeddings, deepstack, hash: picture.hash() })
+        Ok(PictureEmbeddings { grid, embeddings, deepstack })
+    }
+
+    /// The tower.
+    pub(crate) fn tower(&self) -> &Arc<Tower> {
+        &self.tower
+    }
+
+    /// The residual stream of a picture with these patches, `[patches, width]`.
+    pub(crate) fn stream(&mut self, order: &PatchOrder) -> &mut [f32] {
+        &mut self.buffers.x[..order.len() * self.tower.config.width]
+    }
+
+    /// Bytes that the buffers hold between two pictures.
+    pub fn held_bytes(&self) -> u64 {
+        let TowerBuffers { x, qkv, heads, normed, hidden, up, limited, out, attention: _ } = &self.buffers;
+        held_bytes([x, heads, normed, hidden, up, limited, out].into_iter().chain(qkv))
     }
 }
 
 /// Returns empty rows for every head of `patches` patches.
-fn heads_of(config: &TowerConfig, patches: usize) -> Result<Vec<KvRows>> {
-    (0..config.heads.n_kv_head).map(|_| KvRows::new(KvType::F32, config.heads.head_dim, patches)).collect()
+pub(super) fn heads_of(heads: HeadSizes, patches: usize) -> Result<Vec<KvRows>> {
+    (0..heads.n_kv_head).map(|_| KvRows::new(KvType::F32, heads.head_dim, patches)).collect()
 }
 
 /// Computes linear maps of the same inputs. `scratch` holds clamped inputs.
@@ -128,18 +198,8 @@ fn limited_products<const N: usize>(
 }
 
 /// Computes one linear map.
-fn product(cpu: &Cpu, linear: &Linear, x: &[f32], rows: usize, out: &mut [f32]) {
+pub(super) fn product(cpu: &Cpu, linear: &Linear, x: &[f32], rows: usize, out: &mut [f32]) {
     cpu.matmul(&mut [linear.job(out)], x, rows);
-}
-
-/// Joins `each` patches of a token, `[tokens, each, width]`, channel by channel: `[tokens, width,
-/// each]`.
-fn join_by_channel(patches: &[f32], width: usize, each: usize, out: &mut [f32]) {
-    for (patches, out) in patches.chunks_exact(width * each).zip(out.chunks_exact_mut(width * each)) {
-        for (patch, of_patch) in patches.chunks_exact(width).enumerate() {
-            out[patch..].iter_mut().step_by(each).zip(of_patch).for_each(|(out, value)| *out = *value);
-        }
-    }
 }
 
 impl TowerBuffers {
@@ -148,10 +208,12 @@ impl TowerBuffers {
         let Tower { config, weights, .. } = tower;
         let (width, samples) = (config.width, config.patch_samples());
         let x = grow(&mut self.x, order.len().checked_mul(width), WHAT)?;
+        let rgb = picture.rgb()?;
+        let pixels = Pixels { rgb: &rgb, width: picture.width() };
         for (at, x) in x.chunks_mut(CHUNK * width).enumerate() {
             let (first, rows) = (at * CHUNK, x.len() / width);
             let patches = grow(&mut self.normed, Some(rows * samples), WHAT)?;
-            patches::fill(config, &order.places[first..], picture, patches);
+            patches::fill(config, &order.places[first..], pixels, patches);
             let norm = |norm: &Option<Norm>, x: &mut [f32]| {
                 if let Some(norm) = norm {
                     normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, x, None);
@@ -170,24 +232,28 @@ impl TowerBuffers {
 
     /// Merges the residual stream to tokens, `[tokens, d_model]`.
     fn merge(&mut self, cpu: &Cpu, config: &TowerConfig, merger: &Merger, order: &PatchOrder) -> Result<Vec<f32>> {
-        let each = config.merge * config.merge;
+        let each = (config.merge / config.first_merge).pow(2);
         let joined = config.width * each;
         let mut merged = Vec::new();
         let out = grow(&mut merged, order.grid.tokens().checked_mul(config.d_model), WHAT)?;
-        let x = &self.x[..order.len() * config.width];
+        let x = &self.x[..order.grid.tokens() * joined];
         for (x, out) in x.chunks(CHUNK * joined).zip(out.chunks_mut(CHUNK * config.d_model)) {
             let rows = x.len() / joined;
             let normed = grow(&mut self.normed, Some(x.len()), WHAT)?;
-            match &merger.norm {
-                Some(norm) => normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, normed, Some(x)),
-                None => normed.copy_from_slice(x),
+            let norm = |norm: &Norm, x: &mut [f32], from: Option<&[f32]>| {
+                normed_rows(cpu, config.norm, norm.eps(config.norm_eps), norm, x, from);
+            };
+            match (&merger.patches, &merger.norm) {
+                (None, Some(joined)) => norm(joined, normed, Some(x)),
+                (patches, joined) => {
+                    normed.copy_from_slice(x);
+                    patches.iter().chain(joined).for_each(|it| norm(it, normed, None));
+                }
             }
             let inputs = match &merger.join {
                 Some(join) => {
-                    let by_channel = grow(&mut self.up, Some(x.len()), WHAT)?;
-                    join_by_channel(normed, config.width, each, by_channel);
                     let inputs = grow(&mut self.out, Some(rows * config.width), WHAT)?;
-                    product(cpu, join, by_channel, rows, inputs);
+                    product(cpu, join, normed, rows, inputs);
                     inputs
                 }
                 None => normed,
@@ -231,12 +297,25 @@ impl TowerBuffers {
 }
 
 /// One layer's pass over all patches of a picture.
-struct LayerPass<'a> {
-    cpu: &'a Cpu,
-    config: &'a TowerConfig,
+pub(super) struct LayerPass<'a> {
+    pub cpu: &'a Cpu,
+    pub config: &'a TowerConfig,
     layer: &'a TowerLayer,
     order: &'a PatchOrder,
+    /// Number of patches, which is less than that of `order` once patches are joined.
+    pub patches: usize,
     rotations: Option<&'a RopeRows>,
+}
+
+/// The weights of an attention, and which patches attend to each other.
+pub(super) struct AttentionPart<'a> {
+    pub norm: &'a Norm,
+    pub qkv: &'a [TowerLinear; 3],
+    pub head_norms: Option<&'a HeadNorms>,
+    pub output: &'a TowerLinear,
+    pub post_norm: Option<&'a Norm>,
+    /// Patches that attend to each other.
+    pub windows: &'a [Range<usize>],
 }
 
 impl LayerPass<'_> {
@@ -247,8 +326,29 @@ impl LayerPass<'_> {
     /// Adds attention to the residual stream. Every patch attends to all patches of its window, or
     /// of the picture.
     fn attention(&self, buffers: &mut TowerBuffers, keys: &mut [KvRows], values: &mut [KvRows]) -> Result<()> {
-        let LayerPass { cpu, config, layer, order, rotations } = *self;
-        let (width, patches) = (config.width, order.len());
+        let layer = self.layer;
+        let picture = 0..self.patches;
+        let part = AttentionPart {
+            norm: &layer.attention_norm,
+            qkv: &layer.qkv,
+            head_norms: layer.head_norms.as_ref(),
+            output: &layer.output,
+            post_norm: layer.post_attention_norm.as_ref(),
+            windows: if layer.windowed { &self.order.windows[..] } else { slice::from_ref(&picture) },
+        };
+        self.attend(&part, buffers, keys, values)
+    }
+
+    /// Adds the attention `part` to the residual stream.
+    pub(super) fn attend(
+        &self,
+        part: &AttentionPart<'_>,
+        buffers: &mut TowerBuffers,
+        keys: &mut [KvRows],
+        values: &mut [KvRows],
+    ) -> Result<()> {
+        let LayerPass { cpu, config, patches, rotations, .. } = *self;
+        let width = config.width;
         let all = Some(patches * width);
         let [q, k, v] = &mut buffers.qkv;
         let (q, k, v) = (grow(q, all, WHAT)?, grow(k, all, WHAT)?, grow(v, all, WHAT)?);
@@ -256,11 +356,11 @@ impl LayerPass<'_> {
         let outputs = q.chunks_mut(len).zip(k.chunks_mut(len)).zip(v.chunks_mut(len));
         for (x, ((q, k), v)) in buffers.x[..patches * width].chunks(len).zip(outputs) {
             let normed = grow(&mut buffers.normed, Some(x.len()), WHAT)?;
-            self.norm(&layer.attention_norm, x, normed);
-            let [of_q, of_k, of_v] = &layer.qkv;
+            self.norm(part.norm, x, normed);
+            let [of_q, of_k, of_v] = part.qkv;
             limited_products(cpu, [(of_q, q), (of_k, k), (of_v, v)], normed, &mut buffers.limited)?;
         }
-        if let Some(norms) = &layer.head_norms {
+        if let Some(norms) = part.head_norms {
             cpu.rms_norm(q, None, &norms.query, config.norm_eps);
             cpu.rms_norm(k, None, &norms.key, config.norm_eps);
             cpu.divide_by_rms(v, config.heads.head_dim, config.norm_eps);
@@ -278,19 +378,17 @@ impl LayerPass<'_> {
             key_bias: None,
         };
         let heads = grow(&mut buffers.heads, all, WHAT)?;
-        let picture = 0..patches;
-        let windows = if layer.windowed { &order.windows[..] } else { slice::from_ref(&picture) };
-        for window in windows {
-            let part = window.start * width..window.end * width;
-            cpu.push_rows(keys, 0, &k[part.clone()], width);
-            cpu.push_rows(values, 0, &v[part.clone()], width);
-            let queries = Queries { q: &q[part.clone()], first: 0, whole: &[] };
-            cpu.attention(&shape, queries, SeenRows { keys, values }, &mut heads[part], &mut buffers.attention);
+        for window in part.windows {
+            let of = window.start * width..window.end * width;
+            cpu.push_rows(keys, 0, &k[of.clone()], width);
+            cpu.push_rows(values, 0, &v[of.clone()], width);
+            let queries = Queries { q: &q[of.clone()], first: 0, whole: &[] };
+            cpu.attention(&shape, queries, SeenRows { keys, values }, &mut heads[of], &mut buffers.attention);
         }
         for (x, heads) in buffers.x[..patches * width].chunks_mut(len).zip(heads.chunks(len)) {
             let out = grow(&mut buffers.out, Some(x.len()), WHAT)?;
-            limited_products(cpu, [(&layer.output, &mut *out)], heads, &mut buffers.limited)?;
-            if let Some(norm) = &layer.post_attention_norm {
+            limited_products(cpu, [(part.output, &mut *out)], heads, &mut buffers.limited)?;
+            if let Some(norm) = part.post_norm {
                 normed_rows(cpu, config.norm, config.norm_eps, norm, out, None);
             }
             cpu.add(x, out);
@@ -300,10 +398,10 @@ impl LayerPass<'_> {
 
     /// Adds the FFN to the residual stream.
     fn ffn(&self, buffers: &mut TowerBuffers) -> Result<()> {
-        let LayerPass { cpu, config, layer, order, .. } = *self;
+        let LayerPass { cpu, config, layer, patches, .. } = *self;
         let width = config.width;
         let mut x = mem::take(&mut buffers.x);
-        for x in x[..order.len() * width].chunks_mut(CHUNK * width) {
+        for x in x[..patches * width].chunks_mut(CHUNK * width) {
             let rows = x.len() / width;
             let normed = grow(&mut buffers.normed, Some(x.len()), WHAT)?;
             self.norm(&layer.ffn_norm, x, normed);

@@ -1,0 +1,26 @@
+//! Vision towers on a device: the layers and the heads that merge patches. The CPU embeds the
+//! patches and computes heads that average them, because both are little work. A tower without
+//! layers therefore never uses a device. Neither does a tower that joins patches between two
+//! layers, or that reads them with queries, because there are no kernels for it.
+//!
+//! One layer after another is uploaded, computed and released. While the device computes a layer,
+//! the next one is uploaded, so that two layers need room at a time. `part` loads them, and
+//! `picture` computes a picture.
+//!
+//! The patches of a picture are computed in chunks. Products, norms and FFNs work on `buffers` of
+//! one chunk. Only the residual stream, queries, keys, values and rotations of all patches are
+//! kept. Attention of a chunk sees the keys of all patches, or of a window.
+//!
+//! Rows are as long as their width, without padding: the rows of a token's patches then follow each
+//! other, and a merger reads them as one row.
+
+mod buffers;
+mod layer;
+mod merger;
+mod part;
+mod picture;
+mod products;
+
+pub(crate) use part::has_device_form;
+pub use part::tower_bytes;
+pub(crate) use picture::{TowerOutputs, compute_tower};
