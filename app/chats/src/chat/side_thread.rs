@@ -45,7 +45,7 @@ impl<S: ThreadState> SideThread<S> {
         started
     }
 
-    /// The state.
+    /// Locks the state that the thread writes.
     pub fn lock(&self) -> MutexGuard<'_, S> {
         self.0.lock()
     }

@@ -1,5 +1,6 @@
-//! The pictures among attached files. The store keeps their files. Pixels are decoded by whoever
-//! computes a picture, never here: the window reads chats on the thread that draws.
+//! The pictures among attached files. The store keeps their files and never decodes pixels, because
+//! the window reads chats on the thread that draws. The engine decodes a picture before it computes
+//! the picture.
 
 use std::cell::RefCell;
 
@@ -93,7 +94,7 @@ mod tests {
         let id = attached(&mut store, chat, 1);
         store.db.execute("UPDATE picture SET file = x'0102'", []).unwrap();
         assert_eq!(store.pictures(id).unwrap(), []);
-        // Damage behind the header is found by whoever decodes the pixels.
+        // The store does not see damage behind the header. The engine finds it.
         let file = picture(1).file().unwrap().bytes;
         store.db.execute("UPDATE picture SET file = ?1", [&file[..file.len() - 20]]).unwrap();
         let read = store.pictures(id).unwrap();

@@ -30,8 +30,9 @@ impl SessionStart {
         }
     }
 
-    /// Hashes the pictures, which may take seconds, and returns the events of the generation. It is
-    /// cancelled if `stopped` is set. Whoever sets it cancels the session's requests afterwards.
+    /// Hashes the pictures, which may take seconds, and returns the events of the generation. The
+    /// generation is cancelled if `stopped` is set. The caller that sets `stopped` cancels the
+    /// session's requests afterwards.
     pub fn events(self, stopped: &AtomicBool) -> Receiver<Event> {
         let (session, request) = match self {
             SessionStart::Running(events) => return events,

@@ -261,7 +261,7 @@ impl Attaching {
             let of_picture =
                 |file: &Vec<u8>| Picture::deferred(file).and_then(|picture| engine.picture_tokens(&picture));
             let pictures: Result<Vec<usize>, _> = pictures.iter().map(of_picture).collect();
-            // The message leaves out a file with a picture that the model does not take.
+            // The model does not take the picture, so the message has no file for it.
             let tokens = pictures
                 .map_or(given::UNSEEN, |tokens| tokens.into_iter().sum::<usize>() + given::tokens(&engine, &text));
             (id, key, tokens)

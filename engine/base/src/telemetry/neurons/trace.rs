@@ -13,7 +13,7 @@ pub struct PicturePatch {
     pub rows: u32,
     /// Tokens of a row.
     pub cols: u32,
-    /// Index of the token, row by row.
+    /// Index of the token in its picture, counted row by row.
     pub index: u32,
 }
 

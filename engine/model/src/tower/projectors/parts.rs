@@ -90,7 +90,7 @@ pub(super) fn stretched_positions(loader: &Loader<'_>, sizes: &TowerSizes) -> Re
     })
 }
 
-/// Epsilon of SigLIP's norms, for folders that do not name one.
+/// Epsilon of SigLIP's norms, for folders whose configuration has no epsilon.
 const SIGLIP_EPS: f32 = 1e-6;
 
 /// Sets the sizes of SigLIP without its last `dropped` layers. Folders may leave out the sizes of
