@@ -20,19 +20,11 @@ for tool in Xvfb xdotool; do
   command -v "$tool" >/dev/null || fail "$tool is missing: apt-get install ${PACKAGES[*]}"
 done
 
-work=$(mktemp -d) log= pids=()
-clean() {
-  local pid
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  wait 2>/dev/null || true
-  rm -rf "$work"
-}
-trap clean EXIT
-export HOME=$work/home XDG_RUNTIME_DIR=$work/run LIBGL_ALWAYS_SOFTWARE=1
-unset WAYLAND_DISPLAY WGPU_BACKEND XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
-mkdir -m 700 "$HOME" "$XDG_RUNTIME_DIR"
-log=$work/log
 . tests/screen.sh
+own_folder
+export HOME=$work/home
+unset WGPU_BACKEND
+mkdir -m 700 "$HOME"
 screen "$work" 1440x900 || fail "no screen"
 pids+=("$screen_pid")
 

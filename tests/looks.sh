@@ -26,19 +26,8 @@ fail() {
 }
 [[ -x $program ]] || fail "no program at $program: cargo build"
 
-work=$(mktemp -d) pids=()
-clean() {
-  local pid
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  wait 2>/dev/null || true
-  rm -rf "$work"
-}
-trap clean EXIT
-export XDG_RUNTIME_DIR=$work/run LIBGL_ALWAYS_SOFTWARE=1
-unset WAYLAND_DISPLAY XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
-mkdir -m 700 "$XDG_RUNTIME_DIR"
-log=$work/log
 . tests/screen.sh
+own_folder
 screen "$work" 2560x1440 || fail "no screen"
 pids+=("$screen_pid")
 screen_readers "$work" || fail "no screen readers"

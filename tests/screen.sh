@@ -1,5 +1,22 @@
 # For tests that open windows, to be sourced: a virtual screen that belongs to them. Needs the package xvfb.
 
+# own_folder: makes the folder `work`, with `log` and the system's folder for running programs in it. At the script's end it kills
+# the processes in `pids` and removes the folder.
+own_folder() {
+  work=$(mktemp -d) pids=()
+  log=$work/log
+  trap end_processes EXIT
+  export XDG_RUNTIME_DIR=$work/run LIBGL_ALWAYS_SOFTWARE=1
+  unset WAYLAND_DISPLAY XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
+  mkdir -m 700 "$XDG_RUNTIME_DIR"
+}
+end_processes() {
+  local pid
+  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait 2>/dev/null || true
+  rm -rf "$work"
+}
+
 # screen FOLDER WIDTHxHEIGHT: starts it and sets DISPLAY and `screen_pid`; files go to FOLDER. The calling script kills it.
 # The server picks its number and tells when it can be connected to. Without -noreset it starts over whenever its last client
 # has gone, and refuses connections meanwhile.

@@ -30,21 +30,13 @@ for tool in Xvfb xdotool import compare sqlite3 dbus-daemon dbus-send; do
   command -v "$tool" >/dev/null || fail "$tool is missing: apt-get install ${PACKAGES[*]}"
 done
 
-work=$(mktemp -d) log= pids=()
-clean() {
-  local pid
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  wait 2>/dev/null || true
-  rm -rf "$work"
-}
-trap clean EXIT
-export HOME=$work/home XDG_RUNTIME_DIR=$work/run LIBGL_ALWAYS_SOFTWARE=1
-unset WAYLAND_DISPLAY XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
-mkdir -m 700 "$HOME" "$XDG_RUNTIME_DIR"
-log=$work/log shots=${pictures:-$work}
+. tests/screen.sh
+own_folder
+export HOME=$work/home
+mkdir -m 700 "$HOME"
+shots=${pictures:-$work}
 data=$HOME/.local/share/thermocline/chats.db settings=$HOME/.config/thermocline/settings.json
 
-. tests/screen.sh
 screen "$work" 2560x1440 || fail "no screen"
 pids+=("$screen_pid")
 screen_readers "$work" || fail "no screen readers: apt-get install ${PACKAGES[*]}"

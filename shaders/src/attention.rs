@@ -51,8 +51,8 @@ impl DecodeGrid {
         DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: 1 }
     }
 
-    /// The grid of the first tokens of `params`: of as many as have the splits that they have
-    /// alone, with at most `workgroups` workgroups if there are several splits. A token's sums
+    /// The grid of the first tokens of `params`. It ends before the first token whose splits differ
+    /// from its splits alone. Several splits take at most `workgroups` workgroups. A token's sums
     /// therefore have the same order alone and among others.
     pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
         let first = Self::alone(params, heads, workgroups);
@@ -77,14 +77,8 @@ impl DecodeGrid {
         (self.splits, self.head_groups, self.tokens)
     }
 
-    /// Floats of the partials, for `n_head` heads with values of `value_dim` elements. 0 if no
-    /// merge is needed.
-    pub fn partials_len(&self, n_head: u32, value_dim: u32) -> usize {
-        let parts = if self.splits == 1 { 0 } else { self.splits as usize };
-        self.tokens as usize * n_head as usize * parts * (head_pitch(value_dim) as usize + 4)
-    }
-
-    /// Upper bound of the floats of the partials, over all grids made for `workgroups`.
+    /// Upper bound of the floats of the partials, over all grids made for `workgroups`: each split
+    /// of a token has a part of every head.
     pub fn max_partials_len(n_head: u32, value_dim: u32, heads: u32, workgroups: u32) -> usize {
         workgroups as usize * heads.min(n_head) as usize * (head_pitch(value_dim) as usize + 4)
     }
@@ -130,7 +124,10 @@ mod tests {
                     }
                     assert!((1..=ATTENTION_SPLITS).contains(&grid.splits) && grid.span.is_multiple_of(ATTENTION_TILE));
                     assert!(grid.splits == 1 || grid.splits * grid.head_groups * grid.tokens <= workgroups);
-                    assert!(grid.partials_len(71, 64) <= DecodeGrid::max_partials_len(71, 64, 8, workgroups));
+                    // A grid of one split has no partials.
+                    let parts = if grid.splits == 1 { 0 } else { grid.splits * grid.tokens * 71 };
+                    let floats = parts as usize * (head_pitch(64) as usize + 4);
+                    assert!(floats <= DecodeGrid::max_partials_len(71, 64, 8, workgroups));
                 }
             }
         }

@@ -45,7 +45,7 @@ pub enum Extent {
     All,
 }
 
-/// What the cases of a kernel are for.
+/// A request for cases of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct CaseRequest {
     /// Number of cases.

@@ -6,7 +6,7 @@ pub const TOP_K_RANGE: u32 = 1024;
 /// Largest `k` of `top_k`, far smaller than a range, so that every round shrinks the list.
 pub const TOP_K_MOST: u32 = 64;
 
-/// Largest number of experts from which `route` chooses.
+/// Largest number of experts that `route` can choose from.
 pub const ROUTE_EXPERTS: u32 = 512;
 
 /// Largest number of experts that `route` chooses per token.

@@ -10,19 +10,16 @@ stretched to the picture's grid, and learned queries that attend to all patches.
 
 import json
 import math
-import shutil
 import sys
 
 import numpy as np
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import save_file
 from torch import nn
 
-from make_golden import MODELS, SAME, fill
-from pictures import drawing, waves
-from towers import HALF, TEXT, TOWERS, add_tokens
+from make_golden import fill
+from towers import HALF, QWEN3_5_TEXT, TEXT, write_expected, write_folder, write_pictures
 
 MARKS = {384: "<unk>", 385: "<image>", 386: "</image>", 387: "<slice>", 388: "</slice>", 389: "<image_id>", 390: "</image_id>"}
 PICTURE, IMAGE, IMAGE_END, SLICE, SLICE_END, LINE_BREAK = 384, 385, 386, 387, 388, 200
@@ -68,24 +65,7 @@ CONFIGS = {
         "config": {
             "image_token_id": PICTURE,
             "insert_layer_id": 0,
-            "text_config": TEXT
-            | {
-                "model_type": "qwen3_5_text",
-                "vocab_size": 392,
-                "num_hidden_layers": 4,
-                "head_dim": 32,
-                "linear_key_head_dim": 16,
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-                "linear_value_head_dim": 16,
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "rope_theta": 1e7,
-                    "mrope_section": [2, 1, 1],
-                    "mrope_interleaved": True,
-                    "partial_rotary_factor": 0.25,
-                },
-            },
+            "text_config": QWEN3_5_TEXT | {"model_type": "qwen3_5_text", "vocab_size": 392},
             "vision_config": TOWER | {"num_hidden_layers": 3},
         },
         "processor": {"scale_resolution": 128, "patch_size": 8, "max_slice_nums": 9},
@@ -237,28 +217,19 @@ def published(entry):
 
 def write(name):
     entry = CONFIGS[name]
-    folder = TOWERS / name
-    folder.mkdir(parents=True, exist_ok=True)
     model, config, embed, logits = (published if entry["class"] == "MiniCPMV4_6" else reference)(entry)
-    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in model.state_dict().items() if "position_ids" not in key}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str) + "\n")
-    settings = SETTINGS | entry["processor"]
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    for file in SAME:
-        shutil.copy(MODELS / "qwen3" / file, folder / file)
-    add_tokens(folder / "tokenizer.json", MARKS)
-    ids, images, made, expected = [5, 6, 7], [], [], {}
+    weights = {key: value for key, value in model.state_dict().items() if "position_ids" not in key}
+    folder = write_folder(name, weights, config, SETTINGS | entry["processor"], MARKS)
+    pictures = {key: image.convert("RGB") for key, image in write_pictures(folder, entry).items()}
+    images = list(pictures.values())
+    ids, made, expected = [5, 6, 7], [], {}
     with torch.no_grad():
-        for at, picture in enumerate(["whole", "resized"]):
-            image = (waves if at else drawing)(*entry[picture], 40 + at)
-            image.save(folder / f"{picture}.png", optimize=True)
-            images.append(Image.open(folder / f"{picture}.png").convert("RGB"))
-            embeddings, grid = embed(images[-1])
+        for at, (picture, image) in enumerate(pictures.items()):
+            embeddings, grid = embed(image)
             lengths = [len(part) for part in embeddings]
             made += embeddings
             expected[f"{picture}.embeddings"] = torch.cat(embeddings).float().contiguous()
-            expected[f"{picture}.grid"] = torch.tensor(whole_grid(entry, images[-1], lengths), dtype=torch.int32)
+            expected[f"{picture}.grid"] = torch.tensor(whole_grid(entry, image, lengths), dtype=torch.int32)
             ids += tokens(lengths, grid) + [9 + at, 11]
         if "16x" in json.dumps(config):
             (expected["fine.embeddings"],), _ = embed(images[0], "4x")
@@ -266,9 +237,7 @@ def write(name):
         ids = torch.tensor(ids)
         expected["tokens"] = ids.to(torch.int32)
         expected["logits"] = logits(ids, torch.cat(made), images).float().contiguous()
-    save_file(expected, folder / "expected.safetensors")
-    shapes = {key: list(value.shape) for key, value in expected.items()}
-    print(name, shapes, "largest embedding", float(expected["whole.embeddings"].abs().max()), "logits", float(expected["logits"].std()))
+    write_expected(folder, expected)
 
 
 def whole_grid(entry, image, lengths):

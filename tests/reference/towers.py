@@ -34,6 +34,31 @@ TEXT = {
     "eos_token_id": 1,
     "tie_word_embeddings": False,
 }
+QWEN3_5_TEXT = TEXT | {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+        "partial_rotary_factor": 0.25,
+    },
+}
+GEMMA4_TEXT = TEXT | {
+    "sliding_window": 32,
+    "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "tie_word_embeddings": True,
+}
+GEMMA_TOKENS = {"image_token_id": 380, "boi_token_id": 381, "eoi_token_id": 382}
+PIXTRAL_MARKS = {384: "[IMG]", 385: "[IMG_BREAK]", 386: "[IMG_END]"}
 QWEN_TOKENS = {"image_token_id": 380, "video_token_id": 381, "vision_start_token_id": 382, "vision_end_token_id": 383}
 QWEN_TOWER = {
     "depth": 3,
@@ -93,10 +118,8 @@ CONFIGS = {
     },
     "gemma3": {
         "class": "Gemma3",
-        "config": {
-            "image_token_id": 380,
-            "boi_token_id": 381,
-            "eoi_token_id": 382,
+        "config": GEMMA_TOKENS
+        | {
             "mm_tokens_per_image": 4,
             "text_config": TEXT | {"sliding_window": 32, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
             "vision_config": {
@@ -121,19 +144,9 @@ CONFIGS = {
     },
     "gemma4": {
         "class": "Gemma4",
-        "config": {
-            "image_token_id": 380,
-            "boi_token_id": 381,
-            "eoi_token_id": 382,
-            "text_config": TEXT
-            | {
-                "sliding_window": 32,
-                "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
-                "global_head_dim": 16,
-                "hidden_size_per_layer_input": 0,
-                "num_kv_shared_layers": 0,
-                "tie_word_embeddings": True,
-            },
+        "config": GEMMA_TOKENS
+        | {
+            "text_config": GEMMA4_TEXT,
             "vision_config": {
                 "hidden_size": 64,
                 "num_hidden_layers": 2,
@@ -163,19 +176,9 @@ CONFIGS = {
     },
     "gemma4-unified": {
         "class": "Gemma4Unified",
-        "config": {
-            "image_token_id": 380,
-            "boi_token_id": 381,
-            "eoi_token_id": 382,
-            "text_config": TEXT
-            | {
-                "sliding_window": 32,
-                "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
-                "global_head_dim": 16,
-                "hidden_size_per_layer_input": 0,
-                "num_kv_shared_layers": 0,
-                "tie_word_embeddings": True,
-            },
+        "config": GEMMA_TOKENS
+        | {
+            "text_config": GEMMA4_TEXT,
             "vision_config": {
                 "patch_size": 4,
                 "pooling_kernel_size": 3,
@@ -224,7 +227,7 @@ CONFIGS = {
             "image_mean": CLIP_MEAN,
             "image_std": CLIP_DEVIATION,
         },
-        "tokens": {384: "[IMG]", 385: "[IMG_BREAK]", 386: "[IMG_END]"},
+        "tokens": PIXTRAL_MARKS,
         "row_ends": [385, 386],
         "whole": (96, 64),
         "resized": (200, 90),
@@ -254,7 +257,7 @@ CONFIGS = {
             "image_mean": CLIP_MEAN,
             "image_std": CLIP_DEVIATION,
         },
-        "tokens": {384: "[IMG]", 385: "[IMG_BREAK]", 386: "[IMG_END]"},
+        "tokens": PIXTRAL_MARKS,
         "row_ends": [385, 386],
         "whole": (64, 48),
         "resized": (70, 130),
@@ -263,22 +266,7 @@ CONFIGS = {
         "class": "Qwen3_5",
         "config": QWEN_TOKENS
         | {
-            "text_config": TEXT
-            | {
-                "num_hidden_layers": 4,
-                "head_dim": 32,
-                "linear_key_head_dim": 16,
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-                "linear_value_head_dim": 16,
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "rope_theta": 1e7,
-                    "mrope_section": [2, 1, 1],
-                    "mrope_interleaved": True,
-                    "partial_rotary_factor": 0.25,
-                },
-            },
+            "text_config": QWEN3_5_TEXT,
             "vision_config": QWEN_TOWER | {"num_position_embeddings": 16},
         },
         "processor": QWEN_PROCESSOR,
@@ -318,6 +306,36 @@ def add_tokens(path, tokens):
         path.write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
 
 
+def write_folder(name, weights, config, settings, tokens):
+    """Writes what a published folder has, with weights in BF16. Returns the folder."""
+    folder = TOWERS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in weights.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str) + "\n")
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    for file in SAME:
+        shutil.copy(MODELS / "qwen3" / file, folder / file)
+    add_tokens(folder / "tokenizer.json", tokens)
+    return folder
+
+
+def write_pictures(folder, entry):
+    """Writes the pictures of an entry, and returns them by name."""
+    pictures = {}
+    for at, name in enumerate(["whole", "resized"]):
+        (waves if at else drawing)(*entry[name], 40 + at).save(folder / f"{name}.png", optimize=True)
+        pictures[name] = Image.open(folder / f"{name}.png")
+    return pictures
+
+
+def write_expected(folder, expected):
+    save_file(expected, folder / "expected.safetensors")
+    shapes = {key: list(value.shape) for key, value in expected.items()}
+    figures = [float(expected["whole.embeddings"].abs().max()), float(expected["logits"].std())]
+    print(folder.name, shapes, "largest embedding", figures[0], "logits", figures[1])
+
+
 def deepstack(features):
     """Additions to the first layers of the text model, if the tower has them."""
     return getattr(features, "deepstack_features", None) or []
@@ -325,29 +343,21 @@ def deepstack(features):
 
 def write(name):
     entry = CONFIGS[name]
-    folder = TOWERS / name
-    folder.mkdir(parents=True, exist_ok=True)
     config = getattr(transformers, entry["class"] + "Config")(**entry["config"])
     config._attn_implementation = "eager"
     model = getattr(transformers, entry["class"] + "ForConditionalGeneration")(config).eval()
     fill(model, 7, 0.5, torch.bfloat16)
     fill_limits(model)
     rename = entry.get("published", str)
-    weights = {rename(key): value.to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    weights = {rename(key): value for key, value in model.state_dict().items()}
     config.architectures = [type(model).__name__]
-    (folder / "config.json").write_text(json.dumps(config.to_dict(), indent=2, default=str) + "\n")
-    (folder / "preprocessor_config.json").write_text(json.dumps(entry["processor"], indent=2) + "\n")
-    for file in SAME:
-        shutil.copy(MODELS / "qwen3" / file, folder / file)
-    add_tokens(folder / "tokenizer.json", entry.get("tokens", {}))
+    folder = write_folder(name, weights, config.to_dict(), entry["processor"], entry.get("tokens", {}))
     kind = getattr(transformers, entry["processor"]["image_processor_type"])
     processor = kind(**{key: value for key, value in entry["processor"].items() if key != "image_processor_type"})
     ids, made, expected = [5, 6, 7], [], {}
-    for at, picture in enumerate(["whole", "resized"]):
-        image = (waves if at else drawing)(*entry[picture], 40 + at)
-        image.save(folder / f"{picture}.png", optimize=True)
-        inputs = processor(images=Image.open(folder / f"{picture}.png"), return_tensors="pt")
+    pictures = write_pictures(folder, entry)
+    for at, (picture, image) in enumerate(pictures.items()):
+        inputs = processor(images=image, return_tensors="pt")
         made.append(inputs)
         with torch.no_grad():
             features = model.get_image_features(**{key: value for key, value in inputs.items() if key not in DROPPED}, return_dict=True)
@@ -377,7 +387,7 @@ def write(name):
     ids = torch.tensor(ids)
     if "image_sizes" in inputs:
         # The processor pads pictures of different sizes.
-        inputs = processor(images=[Image.open(folder / f"{picture}.png") for picture in ["whole", "resized"]], return_tensors="pt")
+        inputs = processor(images=list(pictures.values()), return_tensors="pt")
     else:
         inputs = {key: torch.cat([it[key] for it in made]) for key in made[0]}
     types = (ids == entry["config"]["image_token_id"]).long()
@@ -393,9 +403,7 @@ def write(name):
             )
         logits = model(input_ids=ids[None], **inputs, use_cache=False).logits[0]
     expected["tokens"], expected["logits"] = ids.to(torch.int32), logits.float().contiguous()
-    save_file(expected, folder / "expected.safetensors")
-    shapes = {key: list(value.shape) for key, value in expected.items()}
-    print(name, shapes, "largest embedding", float(expected["whole.embeddings"].abs().max()))
+    write_expected(folder, expected)
 
 
 if __name__ == "__main__":

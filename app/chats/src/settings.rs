@@ -37,7 +37,7 @@ pub struct Settings {
     /// Settings by model key.
     pub models: BTreeMap<String, ModelSettings>,
     /// Highest measured rate, in bytes per second, at which the CPU read weights during an answer.
-    /// Measured only with models of which the CPU reads all weights for each token.
+    /// Measured only with models whose weights the CPU reads whole for each token.
     pub weights_read: Option<f64>,
     /// Settings of the neuron map.
     pub heatmap: HeatmapSettings,
@@ -47,7 +47,7 @@ pub struct Settings {
     pub drawing: DrawingSettings,
     /// Settings of the server.
     pub server: ServerSettings,
-    /// Servers whose models are listed beside those of this computer. Their keys are kept
+    /// Servers whose models are listed beside the models of this computer. Their keys are kept
     /// elsewhere.
     pub remote_servers: Vec<ServerAddress>,
     /// Tools that models may call, and the servers that have them.

@@ -88,7 +88,7 @@ fn memory_folder(text: &str) -> Option<(PathBuf, PathBuf)> {
     };
     let below = |root: PathBuf, path: String| {
         let folder = root.join(path);
-        // In a container, the path may be that of the machine outside.
+        // In a container, the path may belong to the machine outside.
         let folder = if folder.is_dir() { folder } else { root.clone() };
         (root, folder)
     };

@@ -30,13 +30,13 @@ pub fn free() -> Option<u64> {
     free.map(|free| control_group::free().map_or(free, |limit| limit.min(free)))
 }
 
-/// Returns the bytes of RAM for a model of `bytes` that does not fit into RAM: those that are free,
-/// with a little to spare. `None` if it fits, or if the system does not report its RAM.
+/// Returns the bytes of RAM for a model of `bytes` that does not fit into RAM: all free bytes
+/// except a small reserve. `None` if it fits, or if the system does not report its RAM.
 pub fn limit_for(bytes: u64) -> Option<u64> {
     too_small_for(bytes).and_then(|_| free()).map(without_spare)
 }
 
-/// A number of free bytes without those that must stay free.
+/// A number of free bytes without the reserve that must stay free.
 const fn without_spare(free: u64) -> u64 {
     free - free / SPARE
 }
@@ -47,8 +47,8 @@ pub fn too_small_for(bytes: u64) -> Option<u64> {
     total().filter(|ram| is_too_small(*ram, bytes))
 }
 
-/// True if a preparation of `model` should store bundles: its neurons are often silent and have
-/// gates, and it does not fit into RAM, so that the rows of firing neurons are read from disk.
+/// True if a preparation of `model` should store bundles. Its neurons must be often silent and have
+/// gates. The model must not fit into RAM, because only then are rows read from disk.
 pub fn bundles_pay(model: &Model) -> bool {
     let ram_is_too_small = || too_small_for(model.checkpoint.tensor_bytes()).is_some();
     model.config.activation.is_sparse() && has_gated_layers(model) && ram_is_too_small()

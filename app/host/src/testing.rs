@@ -63,7 +63,10 @@ pub fn scripted_by_request(
                 head.push_str(&line);
             }
             let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
+            if reader.read_exact(&mut body).is_err() {
+                // The client gave up.
+                continue;
+            }
             let request = head + &String::from_utf8(body).unwrap();
             // The test may have ended already.
             let _ = sender.send(request.clone());

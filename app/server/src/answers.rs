@@ -2,15 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension, Json,
-    body::Body,
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use serde_json::{Value, json};
-use tokio::sync::SemaphorePermit;
-
 use super::{
     answer_events::AnswerEvents,
     answer_format::AnswerFormat,
@@ -20,17 +11,25 @@ use super::{
     context::ServerContext,
     error::ApiError,
     event_stream::event_stream,
+    fetch_first::fetch_first,
     named_model::NamedModel,
     ollama::{self, LinesFormat},
     openai::{
         CompletionFormat, Endpoint, read_request,
-        responses::{ResponseBody, ResponseFormat, read_response_request},
+        responses::{ResponseBody, ResponseFormat, ResponseStore, read_response_request},
     },
-    read_body::read_body,
-    request::CompletionRequest,
+    request::{CompletionRequest, RequestedAnswer},
     request_message::ReadRules,
     served_model::ServedModel,
 };
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use thermocline_engine::session::{Prompt, Request};
 
 /// The protocol of a request for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,14 +63,14 @@ pub async fn complete(
     Extension(connection): Extension<Arc<Connection>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let body = read_body(body, context.options.timeout).await?;
+    let (named, body) = NamedModel::of_request(body, &context).await?;
     let active = connection.answer();
-    let lease = NamedModel::lease(&body, &context).await?;
+    let responses = Arc::clone(&context.responses);
+    let read = move |body: &[u8], rules: &ReadRules| protocol.read(body, &without_model(), rules, &responses).map(drop);
+    let (body, rules) = fetch_first(body, &named, &context, read).await?;
+    let lease = named.lease(&context).await?;
     let name = lease.name.clone();
-    // Release the model before the request waits: a model that a request holds cannot be closed.
-    let fetch = context.rules().fetch.for_model(&lease.model(&context)?);
-    let permit = fetch.permit(&body).await?;
-    let parsed = parse(protocol, body, lease.model(&context)?, permit, &context).await?;
+    let parsed = parse(protocol, body, lease.model(&context)?, rules, &context).await?;
     let ParsedRequest { completion, prompt_tokens, response } = parsed;
     let chat = protocol == Protocol::OllamaChat;
     let Some(completion) = completion else { return Ok(Json(ollama::loaded(&name, chat)).into_response()) };
@@ -100,31 +99,47 @@ pub async fn complete(
     Ok(Json(format.whole(&choices.returned(answer.choices), &answer.total)).into_response())
 }
 
+/// The defaults of a body that is read before its model is known.
+fn without_model() -> Request {
+    Request::new(Prompt::Tokens(Vec::new()))
+}
+
+impl Protocol {
+    /// Reads a body. `None` if the request only loads the model.
+    fn read(
+        self,
+        body: &[u8],
+        defaults: &Request,
+        rules: &ReadRules,
+        responses: &ResponseStore,
+    ) -> Result<(Option<RequestedAnswer>, ResponseBody), ApiError> {
+        let asked = match self {
+            Protocol::Completions(endpoint) => Some(read_request(endpoint, body, defaults, rules)?),
+            Protocol::Responses => {
+                let request = read_response_request(body, responses, defaults, rules)?;
+                return Ok((Some(request.asked), request.body));
+            }
+            Protocol::Messages => Some(read_message_request(body, defaults, false, rules)?),
+            Protocol::OllamaChat => ollama::read_chat(body, defaults, &rules.fetch)?,
+            Protocol::OllamaGenerate => ollama::read_generate(body, defaults, &rules.fetch)?,
+        };
+        Ok((asked, ResponseBody::default()))
+    }
+}
+
 /// Parses a body for `model` on another thread, because long bodies and pictures take seconds. They
-/// would stall all other answers. The thread keeps the `permit` to fetch pictures.
+/// would stall all other answers.
 async fn parse(
     protocol: Protocol,
     body: Vec<u8>,
     model: ServedModel,
-    permit: Option<SemaphorePermit<'static>>,
+    rules: ReadRules,
     context: &Arc<ServerContext>,
 ) -> Result<ParsedRequest, ApiError> {
-    let (rules, responses) = (context.rules(), Arc::clone(&context.responses));
-    let rules = ReadRules { fetch: rules.fetch.for_model(&model), ..rules };
+    let responses = Arc::clone(&context.responses);
     let parse = move || {
-        let _permit = permit;
-        let (defaults, mut response) = (&model.defaults, ResponseBody::default());
-        let asked = match protocol {
-            Protocol::Completions(endpoint) => Some(read_request(endpoint, &body, defaults, rules)?),
-            Protocol::Responses => {
-                let request = read_response_request(&body, &responses, defaults, rules)?;
-                response = request.body;
-                Some(request.asked)
-            }
-            Protocol::Messages => Some(read_message_request(&body, defaults, false, rules)?),
-            Protocol::OllamaChat => ollama::read_chat(&body, defaults, rules.fetch)?,
-            Protocol::OllamaGenerate => ollama::read_generate(&body, defaults, rules.fetch)?,
-        };
+        let rules = rules.for_model(&model);
+        let (asked, response) = protocol.read(&body, &model.defaults, &rules, &responses)?;
         let completion = asked.map(|asked| CompletionRequest::new(asked, &model, rules.strict)).transpose()?;
         let prompt_tokens = match &completion {
             // A stream begins with this count. Encoding takes milliseconds.
@@ -146,10 +161,15 @@ fn prompt_tokens(completion: &CompletionRequest, model: &ServedModel) -> Result<
     tokens.map(|tokens| tokens.len()).map_err(|error| ApiError::from(&error))
 }
 
+/// Fetches the pictures of a body of `POST /v1/messages/count_tokens`.
+pub fn read_counted_message(body: &[u8], rules: &ReadRules) -> Result<(), ApiError> {
+    read_message_request(body, &without_model(), true, rules).map(drop)
+}
+
 /// `POST /v1/messages/count_tokens`: counts the tokens of a message's prompt.
 pub fn count_message_tokens(body: &[u8], model: &ServedModel, rules: ReadRules) -> Result<Value, ApiError> {
-    let rules = ReadRules { fetch: rules.fetch.for_model(model), ..rules };
-    let asked = read_message_request(body, &model.defaults, true, rules)?;
+    let rules = rules.for_model(model);
+    let asked = read_message_request(body, &model.defaults, true, &rules)?;
     let completion = CompletionRequest::new(asked, model, rules.strict)?;
     Ok(json!({ "input_tokens": prompt_tokens(&completion, model)? }))
 }

@@ -111,7 +111,7 @@ pub struct ServeArgs {
     /// [default: as the model asks, or else mean]
     #[arg(long, value_name = "HOW", value_parser = by_name(Pooling::NAMED))]
     pooling: Option<Pooling>,
-    /// Seconds that the current answer may continue after the server was told to end
+    /// Seconds that the current answer may continue after the server is asked to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
     /// Print no statistics on standard error

@@ -138,7 +138,7 @@ impl ServerContext {
     /// How this server reads bodies.
     pub fn rules(&self) -> ReadRules {
         let ServerOptions { strict, image_urls: addresses, timeout, .. } = self.options;
-        ReadRules { strict, fetch: PictureFetch { addresses, timeout, blind: false } }
+        ReadRules { strict, fetch: PictureFetch::new(addresses, timeout) }
     }
 
     /// Returns the model that is open now.
@@ -157,6 +157,21 @@ impl ServerContext {
             ServedModels::Open(_) => None,
             ServedModels::Library(library) => Some(library),
         }
+    }
+
+    /// True if the model that a request names has a vision tower, or may have one because it is not
+    /// loaded.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 503 without a model.
+    pub async fn may_see(&self, wanted: Option<String>) -> Result<bool, ApiError> {
+        let sees = |model: ServedModel| model.engine.tower().is_some();
+        let Some(library) = self.library().cloned() else { return Ok(sees(self.model()?)) };
+        let found = tokio::task::spawn_blocking(move || {
+            let entry = library.find(wanted.as_deref())?;
+            Ok(library.loaded().filter(|model| model.name == entry.name).is_none_or(sees))
+        });
+        found.await.unwrap_or_else(|_| Err(ApiError::unavailable("the folder could not be read")))
     }
 
     /// Waits for the request's turn, then loads the model that it names.

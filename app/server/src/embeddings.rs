@@ -21,7 +21,6 @@ use super::{
     generation::GenerationQueue,
     named_model::NamedModel,
     ollama, openai,
-    read_body::read_body,
     served_model::ServedModel,
 };
 
@@ -81,9 +80,9 @@ pub async fn embed(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let began = Instant::now();
-    let body = read_body(body, context.options.timeout).await?;
+    let (named, body) = NamedModel::of_request(body, &context).await?;
     let _active = connection.answer();
-    let lease = NamedModel::lease(&body, &context).await?;
+    let lease = named.lease(&context).await?;
     let (model, strict, pooling) = (lease.model(&context)?, context.options.strict, context.options.pooling);
     let name = lease.name.clone();
     // Shortening a text encodes it first, which takes long for a long text.

@@ -41,6 +41,7 @@ mod embeddings;
 mod engine_status;
 mod error;
 mod event_stream;
+mod fetch_first;
 mod fields;
 mod generation;
 mod guard;

@@ -132,8 +132,8 @@ impl Server {
         format!("http://{}/v1", SocketAddr::new(ip, self.address.port()))
     }
 
-    /// Releases every model except that of `engine`, so that it can be closed. Its current answer
-    /// ends.
+    /// Releases every model except the model of `engine`, so that it can be closed. Its current
+    /// answer ends.
     pub fn release_model_unless(&self, engine: Option<&Engine>) {
         self.context.queue.release_session_unless(engine);
     }

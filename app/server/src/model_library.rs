@@ -120,6 +120,14 @@ impl ModelLibrary {
         self.line.len()
     }
 
+    /// Checks that a request could wait for its turn now.
+    ///
+    /// # Errors
+    /// 429 if the line is full.
+    pub fn check_room(&self) -> Result<(), ApiError> {
+        if self.turn.try_lock().is_ok() { Ok(()) } else { self.line.enter().map(drop) }
+    }
+
     /// Returns the time until the loaded model is closed if no request arrives; `None`: never.
     pub fn closes_in(&self) -> Option<Duration> {
         let loaded = self.loaded.lock();
@@ -286,6 +294,17 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(match_name(&names, wanted), at, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn a_full_line_has_no_room() {
+        let library = |most| ModelLibrary::new(PathBuf::new(), Box::new(|_, _| Err(String::new())), None, most);
+        for (most, busy, room) in [(0, false, true), (0, true, false), (1, true, true)] {
+            let library = library(most);
+            let _turn = busy.then(|| library.turn.try_lock().unwrap());
+            assert_eq!(library.check_room().map_err(|error| error.status.as_u16()), room.then_some(()).ok_or(429));
+            assert_eq!(library.waiting(), 0);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::body::Body;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -9,6 +10,7 @@ use super::{
     context::{ModelLease, ServerContext},
     error::ApiError,
     fields::invalid,
+    read_body::read_body,
 };
 
 /// Longest time that an Ollama client can keep a model loaded, in seconds.
@@ -29,21 +31,44 @@ impl NamedModel {
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
     }
 
-    /// Waits for the right to use the model that `body` names, and keeps it loaded as long as the
-    /// request asks. If the server has only one model, it does not read the body.
-    pub async fn lease(body: &[u8], context: &Arc<ServerContext>) -> Result<ModelLease, ApiError> {
+    /// Reads a request's body, and its model fields on another thread, because long bodies take
+    /// time. A server with one model does not need the fields.
+    ///
+    /// # Errors
+    /// As [`read_body`], and 400 for a body that is not JSON.
+    pub async fn of_request(body: Body, context: &ServerContext) -> Result<(Self, Vec<u8>), ApiError> {
+        let body = read_body(body, context.options.timeout).await?;
+        if context.library().is_none() {
+            return Ok((Self::default(), body));
+        }
+        let read = tokio::task::spawn_blocking(move || Self::of_body(&body).map(|named| (named, body))).await;
+        read.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read")))
+    }
+
+    /// Waits for the right to use the model, and keeps it loaded as long as the request asks.
+    pub async fn lease(&self, context: &Arc<ServerContext>) -> Result<ModelLease, ApiError> {
         let Some(library) = context.library() else { return context.lease(None).await };
-        let named = Self::of_body(body)?;
-        let keep = named.keep_alive()?;
-        let lease = match &named.model {
-            Value::Null => context.lease(None).await?,
-            Value::String(name) => context.lease(Some(name)).await?,
-            other => return Err(invalid("model", "a string", other)),
-        };
+        let keep = self.keep_alive()?;
+        let lease = context.lease(self.name()?).await?;
         if let Some(keep) = keep {
             library.keep_loaded_for(keep);
         }
         Ok(lease)
+    }
+
+    /// True if the model has a vision tower, or may have one because it is not loaded. The request
+    /// does not get a right to use it.
+    pub async fn may_see(&self, context: &ServerContext) -> Result<bool, ApiError> {
+        context.may_see(self.name()?.map(str::to_owned)).await
+    }
+
+    /// The name of the model, if there is one.
+    fn name(&self) -> Result<Option<&str>, ApiError> {
+        match &self.model {
+            Value::Null => Ok(None),
+            Value::String(name) => Ok(Some(name)),
+            other => Err(invalid("model", "a string", other)),
+        }
     }
 
     /// Reads how long to keep the model without requests; `Some(None)`: for ever.

@@ -1,13 +1,20 @@
 //! Fetches pictures whose addresses requests name. Without `--allow-image-urls`, addresses are
 //! refused. The pictures of a request share limits of bytes and time. A few requests at a time
 //! fetch pictures, because each of them occupies a thread.
+//!
+//! A body is read twice if it may name addresses. The first reading fetches the pictures, before
+//! the request takes its model. A model that waits for a web server would keep all other requests
+//! waiting.
 
 use std::{
+    collections::HashMap,
     io::Read,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use parking_lot::Mutex;
 use thermocline_host::{network, units};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -32,46 +39,86 @@ const SHOWN: usize = 100;
 /// The requests that may fetch pictures at the same time.
 static FETCHING: Semaphore = Semaphore::const_new(4);
 
-/// What requests may make the server fetch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Bytes for the fetched pictures of all requests that wait for their models.
+static ROOM: Semaphore = Semaphore::const_new(256 << 20);
+
+/// The pictures that a request may have the server fetch.
+#[derive(Debug, Clone, Default)]
 pub struct PictureFetch {
     /// The addresses that are fetched.
     pub addresses: PictureAddresses,
     /// Time for all pictures of a request.
     pub timeout: Duration,
-    /// True if the model has no vision tower. Addresses are then refused before anything is
-    /// fetched.
+    /// True if the model has no vision tower. Its requests may then have no addresses.
     pub blind: bool,
+    /// True once the request takes its model. It then has only the pictures that were fetched.
+    pub ended: bool,
+    /// The fetched pictures of the request by their addresses. Copies share them.
+    fetched: Arc<Mutex<HashMap<String, Arc<FetchedPicture>>>>,
+}
+
+/// The file of a fetched picture.
+#[derive(Debug)]
+struct FetchedPicture {
+    bytes: Vec<u8>,
+    /// Its bytes of the room for the files of all requests.
+    _room: SemaphorePermit<'static>,
+}
+
+impl FetchedPicture {
+    /// Takes the room of a file.
+    ///
+    /// # Errors
+    /// 503 if the files of other requests need the room.
+    fn new(bytes: Vec<u8>, room: &'static Semaphore) -> Result<Self, ApiError> {
+        match room.try_acquire_many(bytes.len() as u32) {
+            Ok(room) => Ok(FetchedPicture { bytes, _room: room }),
+            Err(_) => Err(ApiError::unavailable("the server holds the pictures of other requests; try again later")),
+        }
+    }
 }
 
 impl PictureFetch {
-    /// What requests to `model` may make the server fetch.
+    /// The rules of a request that has fetched nothing yet.
+    pub fn new(addresses: PictureAddresses, timeout: Duration) -> Self {
+        PictureFetch { addresses, timeout, ..PictureFetch::default() }
+    }
+
+    /// The pictures that requests to `model` may have the server fetch.
     pub fn for_model(self, model: &ServedModel) -> Self {
         PictureFetch { blind: model.engine.tower().is_none(), ..self }
     }
 
-    /// Waits until fewer than four other requests fetch pictures, unless reading `body` fetches
-    /// none. The thread that reads the body keeps the permit.
+    /// True in the first reading of a body, which only fetches.
+    pub fn is_first_reading(&self) -> bool {
+        self.addresses != PictureAddresses::Nowhere && !self.ended
+    }
+
+    /// True if a reading of `body` may fetch pictures.
+    pub fn may_fetch(&self, body: &[u8]) -> bool {
+        self.addresses != PictureAddresses::Nowhere && may_name_addresses(body)
+    }
+
+    /// Waits until fewer than four other requests fetch pictures. The thread that reads the body
+    /// keeps the permit.
     ///
     /// # Errors
     /// 503 if the other requests take too long.
-    pub async fn permit(self, body: &[u8]) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
-        if self.addresses == PictureAddresses::Nowhere || self.blind || !may_name_addresses(body) {
-            return Ok(None);
-        }
+    pub async fn permit(&self) -> Result<SemaphorePermit<'static>, ApiError> {
         match timeout(self.timeout, FETCHING.acquire()).await {
-            Ok(Ok(permit)) => Ok(Some(permit)),
+            Ok(Ok(permit)) => Ok(permit),
             _ => Err(ApiError::unavailable("the server is fetching pictures of other requests; try again later")),
         }
     }
 
     /// Replaces the addresses among the pictures of `messages` by the files at these addresses, in
-    /// base64.
+    /// base64. Each file counts as often as its address is repeated.
     ///
     /// # Errors
     /// 400 for an address that is not allowed, that cannot be fetched within the limits, or that is
-    /// not a picture's.
-    pub fn replace_addresses(self, messages: &mut [RequestMessage]) -> Result<(), ApiError> {
+    /// not a picture's. 503 for an address that was not fetched before the fetching ended, and if
+    /// other requests hold too many pictures.
+    pub fn replace_addresses(&self, messages: &mut [RequestMessage]) -> Result<(), ApiError> {
         let pictures = messages.iter_mut().flat_map(|message| &mut message.pictures);
         let mut addresses = pictures.filter(|picture| scheme(picture).is_some()).peekable();
         let Some(first) = addresses.peek() else { return Ok(()) };
@@ -89,14 +136,28 @@ impl PictureFetch {
             bytes_left: LARGEST_BODY,
         };
         for picture in addresses {
-            *picture = BASE64_STANDARD.encode(fetching.fetch(picture)?);
+            let known = self.fetched.lock().get(picture.as_str()).cloned();
+            let file = match known {
+                Some(file) => file,
+                None if self.ended => {
+                    let why = "another model was opened while the request waited for its pictures; try again";
+                    return Err(ApiError::unavailable(why));
+                }
+                None => {
+                    let file = Arc::new(FetchedPicture::new(fetching.fetch(picture)?, &ROOM)?);
+                    self.fetched.lock().insert(picture.clone(), Arc::clone(&file));
+                    file
+                }
+            };
+            fetching.count(file.bytes.len(), picture)?;
+            *picture = BASE64_STANDARD.encode(&file.bytes);
         }
         Ok(())
     }
 
     /// Creates the HTTP client of one request. It uses no proxy, which would connect to addresses
     /// that this server has not checked.
-    fn agent(self) -> Agent {
+    fn agent(&self) -> Agent {
         let config = Agent::config_builder()
             .proxy(None)
             .http_status_as_error(false)
@@ -116,8 +177,8 @@ struct Fetching {
 }
 
 impl Fetching {
-    /// The file at `address`.
-    fn fetch(&mut self, address: &str) -> Result<Vec<u8>, ApiError> {
+    /// The file at `address`, or its beginning if it is larger than the limit.
+    fn fetch(&self, address: &str) -> Result<Vec<u8>, ApiError> {
         let address = address.trim();
         if !matches!(scheme(address), Some("http" | "https")) {
             return Err(refused("http:// or https://", address));
@@ -137,9 +198,14 @@ impl Fetching {
         let mut bytes = Vec::new();
         let mut body = response.body_mut().as_reader().take(self.bytes_left as u64 + 1);
         body.read_to_end(&mut bytes).map_err(|error| self.failed(address, error.into()))?;
-        let limit = format!("at most {} for all pictures with addresses", units::bytes(LARGEST_BODY as u64));
-        self.bytes_left = self.bytes_left.checked_sub(bytes.len()).ok_or_else(|| refused(&limit, address))?;
         Ok(bytes)
+    }
+
+    /// Counts the bytes of a picture.
+    fn count(&mut self, bytes: usize, address: &str) -> Result<(), ApiError> {
+        let limit = || format!("at most {} for all pictures with addresses", units::bytes(LARGEST_BODY as u64));
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| refused(&limit(), address))?;
+        Ok(())
     }
 
     /// Explains why `address` could not be fetched.
@@ -190,7 +256,45 @@ fn short(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::session::Role;
+
     use super::*;
+
+    /// The second reading of a body that repeats an address, whose file has half the bytes of all
+    /// files.
+    fn read_again(copies: usize, fetched: bool) -> Result<(), ApiError> {
+        let address = "http://127.0.0.1/a.png";
+        let addresses = PictureAddresses::Local;
+        let rules = PictureFetch { addresses, ended: true, ..PictureFetch::default() };
+        if fetched {
+            let file = FetchedPicture::new(vec![0; LARGEST_BODY / 2], &ROOM)?;
+            rules.fetched.lock().insert(address.to_owned(), Arc::new(file));
+        }
+        let pictures = vec![address.to_owned(); copies];
+        rules.replace_addresses(&mut [RequestMessage { pictures, ..RequestMessage::new(Role::User, "") }])
+    }
+
+    #[test]
+    fn repeated_addresses_count_every_time() {
+        assert!(read_again(2, true).is_ok());
+        let error = read_again(3, true).unwrap_err();
+        assert_eq!(error.status, 400);
+        assert!(error.message.contains("for all pictures with addresses"), "{}", error.message);
+    }
+
+    #[test]
+    fn a_second_reading_fetches_nothing() {
+        assert_eq!(read_again(1, false).unwrap_err().status, 503);
+    }
+
+    #[test]
+    fn files_hold_their_room_until_they_are_dropped() {
+        static SMALL: Semaphore = Semaphore::const_new(10);
+        let first = FetchedPicture::new(vec![0; 6], &SMALL).unwrap();
+        assert_eq!(FetchedPicture::new(vec![0; 6], &SMALL).unwrap_err().status, 503);
+        drop(first);
+        assert_eq!(FetchedPicture::new(vec![0; 10], &SMALL).unwrap().bytes.len(), 10);
+    }
 
     #[test]
     fn shown_addresses_have_neither_passwords_nor_queries() {

@@ -11,7 +11,7 @@ use thermocline_engine::{
     tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
 };
 
-use crate::{error::ApiError, picture_fetch::PictureFetch};
+use crate::{error::ApiError, picture_fetch::PictureFetch, served_model::ServedModel};
 
 /// The address of a picture: a text, or an object with `url`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -125,22 +125,33 @@ const MOST_PIXELS: usize = 48_000_000;
 static DECODING: Mutex<()> = Mutex::new(());
 
 /// How bodies are read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ReadRules {
     /// Refuse what OpenAI's own server refuses.
     pub strict: bool,
-    /// What may be fetched.
+    /// The pictures that the server may fetch.
     pub fetch: PictureFetch,
 }
 
+impl ReadRules {
+    /// How bodies of requests to `model` are read.
+    pub fn for_model(self, model: &ServedModel) -> Self {
+        ReadRules { fetch: self.fetch.for_model(model), ..self }
+    }
+}
+
 /// Builds the prompt of a chat. If the last message is the assistant's and has no calls, the model
-/// continues it, unless the server is `strict`.
+/// continues it, unless the server is `strict`. The prompt of a first reading is empty.
 ///
 /// # Errors
 /// 400 for a picture that cannot be fetched or decoded, and for more than [`MOST_PIXELS`] in a
 /// request.
-pub fn chat_prompt(mut messages: Vec<RequestMessage>, strict: bool, fetch: PictureFetch) -> Result<Prompt, ApiError> {
+pub fn chat_prompt(mut messages: Vec<RequestMessage>, strict: bool, fetch: &PictureFetch) -> Result<Prompt, ApiError> {
     fetch.replace_addresses(&mut messages)?;
+    if fetch.is_first_reading() {
+        // The second reading decodes the pictures.
+        return Ok(Prompt::Chat(Vec::new()));
+    }
     let mut pixels = 0;
     let messages = messages.into_iter().map(|mut message| {
         let pictures = mem::take(&mut message.pictures);
@@ -152,7 +163,7 @@ pub fn chat_prompt(mut messages: Vec<RequestMessage>, strict: bool, fetch: Pictu
     Ok(if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) })
 }
 
-/// Decodes a picture, and adds its pixels to those of the request.
+/// Decodes a picture, and adds its pixels to the pixels of the request.
 fn decode(text: &str, pixels: &mut usize) -> Result<Picture, ApiError> {
     let refused = |message: String| ApiError::invalid_field("messages", message);
     let picture = {

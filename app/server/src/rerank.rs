@@ -15,7 +15,6 @@ use super::{
     fields::{Ignored, invalid, missing, parse_fields},
     generation::GenerationQueue,
     named_model::NamedModel,
-    read_body::read_body,
 };
 
 /// Most documents in a request.
@@ -49,9 +48,9 @@ pub async fn rerank(
     Extension(connection): Extension<Arc<Connection>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read_body(body, context.options.timeout).await?;
+    let (named, body) = NamedModel::of_request(body, &context).await?;
     let _active = connection.answer();
-    let lease = NamedModel::lease(&body, &context).await?;
+    let lease = named.lease(&context).await?;
     let (model, name) = (lease.model(&context)?, lease.name.clone());
     let fields: RerankFields = parse_fields(&body, context.options.strict)?;
     if let Some(other) = fields.model.as_ref().filter(|other| context.options.strict && **other != model.name) {

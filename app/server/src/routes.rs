@@ -19,20 +19,20 @@ use serde_json::{Value, json};
 use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, set_header::SetResponseHeaderLayer};
 
 use super::{
-    answers::{Protocol, complete, count_message_tokens},
+    answers::{Protocol, complete, count_message_tokens, read_counted_message},
     anthropic,
     context::{ServerContext, SharedContext},
     embeddings::{EmbeddingProtocol, embed},
     engine_status::engine_status,
     error::ApiError,
+    fetch_first::fetch_first,
     guard, key,
     metrics::{MEDIA_TYPE, metrics},
     model_routes,
     named_model::NamedModel,
     ollama,
     openai::Endpoint,
-    picture_fetch::PictureFetch,
-    read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
+    read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY},
     rerank::rerank,
     served_model::ServedModel,
     tokens,
@@ -64,8 +64,8 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/api/tags", get_only(model_routes::tags))
         .route("/api/ps", get_only(model_routes::running))
         .route("/api/version", get_only(async || Json(ollama::version())))
-        .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, PictureFetch::default(), it, body)))
-        .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, PictureFetch::default(), it, body)))
+        .route("/tokenize", post_only(tokenize))
+        .route("/detokenize", post_only(detokenize))
         .route("/tokenizer_info", described(|_, model| tokens::tokenizer_info(model)))
         .route("/props", described(|context, model| tokens::props(model, context.options.parallel)))
         .route("/metrics", get_only(metrics_text))
@@ -172,29 +172,32 @@ async fn metrics_text(State(context): SharedContext) -> Result<Response, ApiErro
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
 }
 
-/// Answers questions about tokens on another thread, because long texts take seconds. The answer
-/// may fetch the pictures that `fetch` allows.
+async fn tokenize(State(context): SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
+    let (named, body) = NamedModel::of_request(body, &context).await?;
+    about_tokens(tokens::tokenize, named, body, &context).await
+}
+
+async fn detokenize(State(context): SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
+    let (named, body) = NamedModel::of_request(body, &context).await?;
+    about_tokens(tokens::detokenize, named, body, &context).await
+}
+
+/// Answers questions about tokens on another thread, because long texts take seconds.
 async fn about_tokens(
     answer: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
-    fetch: PictureFetch,
-    State(context): SharedContext,
-    body: Body,
+    named: NamedModel,
+    body: Vec<u8>,
+    context: &Arc<ServerContext>,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read_body(body, context.options.timeout).await?;
-    let lease = NamedModel::lease(&body, &context).await?;
-    let fetch = fetch.for_model(&lease.model(&context)?);
-    let permit = fetch.permit(&body).await?;
-    let model = lease.model(&context)?;
-    let answer = move || {
-        let _permit = permit;
-        answer(&body, &model)
-    };
-    let answered = tokio::task::spawn_blocking(answer).await;
+    let lease = named.lease(context).await?;
+    let model = lease.model(context)?;
+    let answered = tokio::task::spawn_blocking(move || answer(&body, &model)).await;
     answered.unwrap_or_else(|_| Err(ApiError::unavailable("the tokenizer failed"))).map(Json)
 }
 
 /// `POST /v1/messages/count_tokens`
-async fn count_tokens(context: SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
-    let rules = context.rules();
-    about_tokens(move |body, model| count_message_tokens(body, model, rules), rules.fetch, context, body).await
+async fn count_tokens(State(context): SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
+    let (named, body) = NamedModel::of_request(body, &context).await?;
+    let (body, rules) = fetch_first(body, &named, &context, read_counted_message).await?;
+    about_tokens(move |body, model| count_message_tokens(body, model, rules), named, body, &context).await
 }

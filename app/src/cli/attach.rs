@@ -104,7 +104,7 @@ impl AttachedFiles {
         Ok(Message { pictures: last.pictures, ..Message::new(Role::User, last.text) })
     }
 
-    /// What the model reads of the messages of `branch`.
+    /// The parts of the messages of `branch` that the model reads.
     fn contents(
         &mut self,
         branch: &[StoredMessage],

@@ -1,4 +1,4 @@
-//! Options of the commands that generate answers, and of those that only read texts.
+//! Options of commands that generate answers, and of commands that only read texts.
 
 use clap::Args;
 use thermocline_engine::session::{Engine, Prompt, Request, Sampling};

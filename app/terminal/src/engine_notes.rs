@@ -1,5 +1,5 @@
-//! What the user should know about an engine that was opened: things that differ from the options,
-//! and memory that is too small.
+//! Notes for the user about an opened engine: its differences from the options, and memory that is
+//! too small.
 
 use thermocline_engine::{
     gpu::Purpose,

@@ -120,9 +120,9 @@ pub struct SparsityArgs {
     /// share [default: exact]
     #[arg(long, value_name = "near=L,drop=F")]
     pub routes: Option<RoutePreference>,
-    /// Neither read nor write the counts of firings, with which the next run of a model that was
-    /// not prepared begins with the hot neurons of this run. The counts are in the folder `counts`
-    /// of the program's data and contain no text
+    /// Neither read nor write the counts of firings. With them, the next run of an unprepared model
+    /// begins with the hot neurons of this run. The counts are in the folder `counts` of the
+    /// program's data and contain no text
     #[arg(long)]
     pub no_counts: bool,
     /// Keep the neurons in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far

@@ -6,7 +6,7 @@ use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling, Spec
 use crate::named::by_name;
 use thermocline_host::units::{Limit, Seed, parse_limit, parse_seed};
 
-/// Sampling options. Those not given keep the model's default.
+/// Sampling options. An option that is not given keeps the model's default.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {

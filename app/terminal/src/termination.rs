@@ -1,6 +1,6 @@
-//! Handling of the signals with which systems ask a program to end: SIGTERM, and SIGHUP when its
-//! terminal closes. A program that ends by such a signal in the middle of a GPU step has not
-//! crashed, so it withdraws the sentinel of the step. It also removes its unfinished files. While a
+//! Handling of the signals that ask a program to end: SIGTERM, and SIGHUP when its terminal closes.
+//! A program that ends by such a signal in the middle of a GPU step has not crashed, so it
+//! withdraws the sentinel of the step. It also removes its unfinished files. While a
 //! [`TerminationWatch`] exists, SIGTERM only sets a flag.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -134,7 +134,7 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
             let report = engine.sparsity();
             let hint = format!("Sparsity: {}", widgets::sentence(&report.reason));
             let mode = Chip { text: report.at_work.name().to_owned(), colour: palette.good, hint };
-            // While no answer is written, the rate is that of the latest answer.
+            // While no answer is written, it shows the rate of the latest answer.
             let lately =
                 Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
             let rate = Some(lately.map_or_else(|| "Speed".to_owned(), units::rate));

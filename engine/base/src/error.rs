@@ -288,7 +288,7 @@ impl Error {
         Error::Malformed { path, location, expected, got, truncated: false }
     }
 
-    /// Marks an [`Error::Malformed`] as that of a file which ends before its contents do.
+    /// Marks an [`Error::Malformed`] as the error of a truncated file.
     pub fn of_truncated_file(mut self) -> Self {
         if let Error::Malformed { truncated, .. } = &mut self {
             *truncated = true;

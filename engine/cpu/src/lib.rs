@@ -85,6 +85,8 @@ struct Scratch {
     code_tiles: product_input::CodeTiles,
     token_tiles: code_panels::TokenTiles,
     float_tiles: product_input::FloatTiles,
+    /// `[columns / 256, tokens]` of a pass of several tokens.
+    lane_chunks: Vec<simd::LaneChunk>,
     /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
     /// The neurons that fire for each token of a chunk.

@@ -138,7 +138,7 @@ impl Cpu {
         match self.codes_of(weight) {
             Some(ty) if !self.sums_in_lanes(ty) => self.panel_tokens(),
             None if few_tokens::takes_any(self, weight) => usize::MAX,
-            _ => few_tokens::most(self),
+            _ => few_tokens::most(self, weight),
         }
     }
 
@@ -176,7 +176,7 @@ impl Cpu {
 
     /// Chooses the path of a product of several tokens.
     fn path(&self, weight: &Matrix, tokens: usize) -> Path {
-        let few = tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight);
+        let few = tokens <= few_tokens::most(self, weight) || few_tokens::takes_any(self, weight);
         match self.codes_of(weight) {
             Some(ty) if few && self.sums_in_lanes(ty) => Path::FewTokens,
             Some(_) if tokens <= self.panel_tokens() => Path::Panels,

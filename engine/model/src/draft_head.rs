@@ -17,8 +17,8 @@ use super::{
 use thermocline_base::error::Result;
 use thermocline_formats::format::{Array, Checkpoint, Metadata, Tensor, TokenizerSource, Value};
 
-/// The tensors that a head may have instead of those of its model: stems of their names in the
-/// head's layer, and in a model.
+/// Tensors of a head that may replace tensors of its model: the stems of their names in the head's
+/// layer, and in the model.
 const OWN: [(&str, &str); 4] = [
     ("nextn.embed_tokens", "token_embd"),
     ("nextn.shared_head_norm", "output_norm"),

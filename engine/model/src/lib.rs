@@ -65,9 +65,9 @@ pub use skips::{SkipRule, Skips};
 pub use sparsity::Sparsity;
 pub use step::{Register, Step};
 pub use tower::{
-    HeadNorms, Merger, PatchJoin, PatchNorms, PatchPositions, PicturePart, PictureSizes, PictureSlices, PooledHead,
-    Resampler, RowEnds, SliceGrid, Tower, TowerConfig, TowerHead, TowerLayer, TowerLinear, TowerRope, TowerWeights,
-    ValueLimits,
+    HeadNorms, Merger, PatchJoin, PatchNorms, PatchPositions, PictureCell, PicturePart, PictureSizes, PictureSlices,
+    PooledHead, Resampler, RowEnds, SliceGrid, Tower, TowerConfig, TowerHead, TowerLayer, TowerLinear, TowerRope,
+    TowerWeights, ValueLimits,
 };
 pub use traits::{expected_sparsity, traits};
 pub use weights::{LayerWeights, Weights};

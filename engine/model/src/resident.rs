@@ -6,8 +6,8 @@ use super::mask;
 /// be there. During an upload some of them are still missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// First layer whose attention, keys and values are resident. Those of all later layers are
-    /// resident too.
+    /// First layer whose attention, keys and values are resident. Attention, keys and values of all
+    /// later layers are resident too.
     pub first_layer: usize,
     /// Resident units of each layer (neurons; in an MoE layer experts), one bit each as in
     /// [`mask`]. Empty for a layer that is not resident.

@@ -99,6 +99,11 @@ impl SkipRule {
         }
     }
 
+    /// Returns the neurons that a sparsity mode leaves out of a single token without an observer.
+    pub fn skips_of_token(&self, mode: Sparsity) -> Skips {
+        self.skips(mode, true, false)
+    }
+
     /// Returns the magnitude that a gate's activation has to exceed for its neuron to count as
     /// fired when all neurons are computed. `None` for ungated neurons, and for activations that
     /// make silent neurons exactly zero.

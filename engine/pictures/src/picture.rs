@@ -20,7 +20,7 @@ pub struct Picture {
     computed: Arc<ComputedParts>,
 }
 
-/// What is computed from the pixels when it is first needed.
+/// Values that are computed from the pixels when they are first needed.
 #[derive(Default)]
 struct ComputedParts {
     hash: OnceLock<PictureHash>,

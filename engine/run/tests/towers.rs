@@ -18,7 +18,7 @@ use thermocline_formats::{
     format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, Tensor, TokenizerSource, Value},
     quant::TensorType,
 };
-use thermocline_model::{LoadOptions, Model, PictureGrid, Tower, convert};
+use thermocline_model::{LoadOptions, Model, PictureCell, PictureGrid, Tower, convert};
 use thermocline_pictures::Picture;
 use thermocline_run::runtime::{
     CallInputs, Forward, KvType, Outputs, PictureEmbeddings, PlacedPicture, TowerProcessor,
@@ -49,6 +49,10 @@ fn fixtures(kind: &str) -> PathBuf {
 
 fn fixture(name: &str) -> PathBuf {
     fixtures("towers").join(name)
+}
+
+fn tower_of(name: &str) -> Tower {
+    Tower::open(&fixture(name), ReadMode::Map).unwrap()
 }
 
 fn picture(name: &str, picture: &str) -> Picture {
@@ -202,6 +206,9 @@ fn converted_towers_lie_beside_their_models_and_belong_to_them() {
             let model = Model::open(&target, &LoadOptions::default()).unwrap();
             let tower = Tower::open(&path, ReadMode::Map).unwrap();
             tower.check_belongs(&model).unwrap();
+            // llama.cpp refuses the tower without this number.
+            let stacked = model.checkpoint.metadata.usize("qwen3vl.n_deepstack_layers").unwrap();
+            assert_eq!(stacked, (name == "qwen3-vl").then_some(2), "{name}");
             assert!(Model::open(&path, &LoadOptions::default()).is_err());
             let off = difference(name, "whole", &embed(tower, &picture(name, "whole"), 2));
             println!("{name} {ty}: {off}");
@@ -357,6 +364,40 @@ fn marks_follow_the_parts_of_sliced_pictures() {
         let tokens: usize = parts.iter().map(|part| part.grid.tokens() + part.after.len()).sum();
         assert!(tokens <= room || count == 1, "{tokens} of {room} tokens");
     }
+}
+
+/// Patches see cells of their own, and queries see whole parts. Slices lie side by side.
+#[test]
+fn tokens_see_cells_of_the_overview_and_of_slices() {
+    let cells = |name: &str, [width, height]: [usize; 2]| {
+        let tower = tower_of(name);
+        let cells = tower.cells(width, height).unwrap();
+        assert_eq!(cells.len(), tower.grid(width, height).unwrap().tokens(), "{name}");
+        cells
+    };
+    let all_of = |rows: usize, cols: usize, each: usize| -> Vec<PictureCell> {
+        let grid = PictureGrid { rows, cols };
+        (0..rows * cols * each).map(|at| PictureCell { grid, index: at / each }).collect()
+    };
+    let PictureGrid { rows, cols } = embed(tower_of("qwen3-vl"), &picture("qwen3-vl", "whole"), 2).grid;
+    let of_whole = picture("qwen3-vl", "whole");
+    assert_eq!(cells("qwen3-vl", [of_whole.width(), of_whole.height()]), all_of(rows, cols, 1));
+    assert_eq!(cells("minicpm-v2_6", [80, 48]), all_of(1, 1, 5));
+    assert_eq!(cells("minicpm-v2_6", [200, 150]), [all_of(1, 1, 5), all_of(3, 3, 5)].concat());
+    let sizes = [300, 150];
+    let sliced = cells("minicpm-v4_6", sizes);
+    let tower = tower_of("minicpm-v4_6");
+    let parts = tower.parts(sizes[0], sizes[1]).unwrap();
+    let overview = parts[0].grid;
+    assert_eq!(sliced[..overview.tokens()], all_of(overview.rows, overview.cols, 1));
+    let slices = tower.config.sizes.slices().unwrap().grid(sizes[0], sizes[1]).unwrap();
+    let (of_slices, part) = (&sliced[overview.tokens()..], parts[1].grid);
+    let grid = PictureGrid { rows: slices.rows * part.rows, cols: slices.cols * part.cols };
+    assert!(of_slices.iter().all(|cell| cell.grid == grid));
+    let mut seen: Vec<usize> = of_slices.iter().map(|cell| cell.index).collect();
+    assert_eq!(seen[part.tokens() - 1], (part.rows - 1) * grid.cols + part.cols - 1, "the end of the first slice");
+    seen.sort_unstable();
+    assert_eq!(seen, (0..grid.tokens()).collect::<Vec<_>>(), "each cell once");
 }
 
 #[test]

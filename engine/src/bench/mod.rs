@@ -1,8 +1,8 @@
 //! Timed loops that return structs. [`run`] measures llama-bench's rows for a model, and
 //! [`compare`] alternates them with a llama-bench binary. [`run_streams`] measures several streams
 //! of one engine at once. [`profile_kernels`] times each kernel of a GPU. [`read_bandwidth`] and
-//! [`kernel_speed`] measure the CPU's memory and matrix products alone, [`gpu_speed`] and
-//! [`gpu_kernel_speed`] those of a GPU.
+//! [`kernel_speed`] measure the CPU's memory and matrix products alone. [`gpu_speed`] and
+//! [`gpu_kernel_speed`] measure a GPU's.
 //!
 //! The caller prints. [`Record`] and [`Comparison`] serialise to JSON under llama-bench's field
 //! names. [`Record::test_name`], `avg_ts` and `stddev_ts` make its table.

@@ -14,7 +14,7 @@ use thermocline_base::error::{Error, Result};
 /// The numbers and lengths of streams to measure.
 #[derive(Debug, Clone)]
 pub struct StreamsOptions {
-    /// Numbers of simultaneous streams, each measured in turn.
+    /// Numbers of simultaneous streams, measured one after another.
     pub streams: Vec<usize>,
     /// Prompt tokens of each stream, at least 1. No two prompts start with the same token.
     pub prompt: usize,
@@ -37,7 +37,7 @@ pub struct StreamsRecord {
     pub n_gen: usize,
     /// Tokens per second of all streams together, while all of them decode.
     pub decode_ts: f64,
-    /// `decode_ts` divided by that of the first number of streams measured.
+    /// `decode_ts` divided by the `decode_ts` of the first measured number of streams.
     pub ratio: f64,
     /// Answer tokens per second, over a time that includes the prompts.
     pub total_ts: f64,

@@ -7,7 +7,7 @@ use thermocline_base::error::{Error, Result};
 use thermocline_model::{Model, Tower};
 use thermocline_text::Tokenizer;
 
-/// What accompanies a model.
+/// The models that accompany a model.
 #[derive(Debug)]
 pub(super) struct CompanionModels {
     /// A small model with the same tokens, which proposes tokens to the model.

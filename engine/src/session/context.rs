@@ -58,14 +58,14 @@ pub(super) struct SessionContext {
     ty: KvType,
     /// Largest size of the cache in bytes, with all possible snapshots.
     reserved: u64,
-    /// Token ids; those of pictures are above the vocabulary ([`ConversationPictures`]).
+    /// Token ids. Ids of pictures are above the vocabulary ([`ConversationPictures`]).
     tokens: Vec<u32>,
-    /// The pictures among the tokens, and those of the prompt that is being computed.
+    /// The pictures among the tokens, and the pictures of the prompt that is being computed.
     pictures: ConversationPictures,
     /// Number of tokens at the start whose entries equal those of a fresh computation. Later
     /// entries were computed before tokens in front of them were forgotten.
     exact: usize,
-    /// What the drafter holds of the conversation, if it has drafted for it.
+    /// The drafter's entries of the conversation, if it has drafted for it.
     pub draft: Option<DraftContext>,
     /// Decides about drafts. It keeps its measurements from answer to answer.
     pub controller: DraftController,
@@ -106,8 +106,8 @@ impl SessionContext {
         &self.tokens
     }
 
-    /// The tokens in the context as the model and the sampler read them: with the vocabulary's
-    /// token in place of those of pictures.
+    /// The tokens in the context as the model and the sampler read them. The vocabulary's token
+    /// replaces tokens of pictures.
     pub fn read_tokens(&self) -> Cow<'_, [u32]> {
         self.pictures.read(&self.tokens)
     }
@@ -141,8 +141,8 @@ impl SessionContext {
         if whole { self.pictures.whole_chunk(tokens, len) } else { len }
     }
 
-    /// The next picture to compute before `rest`, the tokens after those of the context. Pictures
-    /// in the cache are known already.
+    /// The next picture to compute before `rest`, the tokens that follow the context. Pictures in
+    /// the cache are known already.
     pub fn next_picture(&self, rest: &[u32]) -> Option<Arc<NumberedPicture>> {
         let held = self.kv.as_ref().map_or(0, KvCache::len).min(self.tokens.len());
         self.pictures.next_to_embed(self.tokens[held..].iter().chain(rest)).cloned()
@@ -297,8 +297,8 @@ impl SessionContext {
         self.tokens.len()
     }
 
-    /// Computes `tokens` after those in the context, which must be settled and have room. On an
-    /// error the context is unchanged.
+    /// Computes `tokens` after the context, which must be settled and have room. On an error the
+    /// context is unchanged.
     pub fn compute<'f>(
         &mut self,
         forward: &'f mut Forward,

@@ -1,5 +1,5 @@
-//! The drafter on a device. A drafter is worth a device only if it is there as a whole, beside a
-//! model that is there as a whole: a token of the model is then fast, and a draft has to be faster.
+//! The drafter on a device. A drafter is loaded only if the device has room for all of it and for
+//! all of the model. A token of such a model is fast, so a draft has to be faster.
 
 use std::ops::ControlFlow;
 

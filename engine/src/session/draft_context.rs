@@ -7,8 +7,8 @@ use thermocline_run::runtime::KvCache;
 /// them beforehand, in a pass of their own.
 pub(super) const MOST_WAITING: usize = 128;
 
-/// What a drafter holds of a conversation. Entry `p` of its cache belongs to token `p` of the
-/// context.
+/// The entries that a drafter holds of a conversation. Entry `p` of its cache belongs to token `p`
+/// of the context.
 ///
 /// A draft model computes the tokens themselves, and keeps the entries of its drafts until it is
 /// known which ones are accepted. A draft head computes entry `p` from the hidden state of token
@@ -38,7 +38,7 @@ impl DraftContext {
         DraftContext { kv, start, states: Vec::new(), width, drafted: Vec::new() }
     }
 
-    /// The token after those that have entries.
+    /// The token after the tokens that have entries.
     pub fn end(&self) -> usize {
         self.start + self.kv.len()
     }

@@ -14,8 +14,8 @@ const SHOWN: usize = 40;
 /// Opens the draft model in `path` for `model`.
 ///
 /// # Errors
-/// The errors of [`Model::drafting_for`]; [`Error::Invalid`] if its tokens differ from those of
-/// `model`, with the first one that does.
+/// The errors of [`Model::drafting_for`]; [`Error::Invalid`] if its tokens differ from the tokens
+/// of `model`. The error names the first difference.
 pub fn open_draft_model(path: &Path, mode: ReadMode, model: &Model) -> Result<Model> {
     open(path, mode, model, &Tokenizer::from_checkpoint(&model.checkpoint)?)
 }

@@ -177,7 +177,7 @@ impl Drafter {
 
     /// Bytes of scratch memory.
     pub fn scratch_bytes(&self) -> u64 {
-        // The bytes on a device are those of the model's processor.
+        // The model's processor counts the bytes on a device.
         match &self.elsewhere {
             Some((cpu, _)) => cpu.scratch_bytes(),
             None => self.forward.scratch_bytes(),

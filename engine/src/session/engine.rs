@@ -288,8 +288,8 @@ impl Engine {
         self.state().tower_bytes()
     }
 
-    /// The number of tokens that `picture` takes in a prompt, with those that follow its parts,
-    /// such as ends of rows, and without the marks before and after it.
+    /// The number of tokens that `picture` takes in a prompt. Tokens that follow its parts, such as
+    /// ends of rows, count. The marks before and after the picture do not.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the model has no vision tower, or if the tower does not take such a

@@ -41,8 +41,8 @@ impl Session {
     /// take turns token by token. Dropping the receiver cancels the request.
     ///
     /// Tokens of the prompt that the cache already holds are not computed again, so a conversation
-    /// is continued by sending it whole. The result equals that of an empty cache, up to the order
-    /// of float sums.
+    /// is continued by sending it whole. The result equals a result from an empty cache, up to the
+    /// order of float sums.
     pub fn generate(&self, request: Request) -> Receiver<Event> {
         let (events, receiver) = EventSender::new(self.engine.stop_cell());
         let number = self.requests.fetch_add(1, SeqCst);
@@ -82,7 +82,7 @@ impl Session {
         let _ = self.engine.command(EngineCommand::Wake);
     }
 
-    /// Number of the session, by which the neuron board distinguishes sessions.
+    /// Number of the session. The neuron board distinguishes sessions by it.
     pub fn id(&self) -> u64 {
         self.id
     }

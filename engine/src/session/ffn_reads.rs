@@ -1,4 +1,5 @@
-//! Compares the FFN bytes that decoded tokens read with those of the same FFNs without skipping.
+//! Compares the FFN bytes that decoded tokens read with the bytes that the same FFNs read without
+//! skipping.
 
 use super::FfnReads;
 use thermocline_base::telemetry::neurons::LayerFiring;

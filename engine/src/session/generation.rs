@@ -127,7 +127,7 @@ impl TokenQueue {
     }
 }
 
-/// What a generation computes with and reports to in a step.
+/// The parts that a generation uses in a step, and its receivers.
 pub(super) struct StepResources<'s, 'm> {
     pub forward: &'s mut Forward,
     pub drafter: Option<&'s mut Drafter>,

@@ -81,9 +81,9 @@ enum CalibrationTarget {
 impl Engine {
     /// Measures this machine's speeds in the background once the engine is idle, unless they are
     /// known. They are saved in [`EngineOptions::speeds`](super::EngineOptions::speeds), and plans
-    /// use them from then on. A new answer interrupts the measurement, and so does work for which
-    /// `busy` returns true. Another device is measured when it is chosen. The measurement ends with
-    /// the engine.
+    /// use them from then on. A new answer interrupts the measurement. It also ends when `busy`
+    /// returns true. Another device is measured when it is chosen. The measurement ends with the
+    /// engine.
     ///
     /// # Errors
     /// [`Error::Stopped`] if its thread cannot be started.

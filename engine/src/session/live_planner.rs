@@ -64,7 +64,7 @@ pub struct LivePlanner {
     solved: Mutex<Option<(LiveInputs, Arc<PlacementSolver>)>>,
     /// Smallest number of tokens to plan for, over all contexts together.
     least_context: usize,
-    /// Fewest tokens of a chunk on a device: those of a picture that is computed at once.
+    /// Fewest tokens of a chunk on a device: the tokens of a picture that is computed at once.
     least_chunk: usize,
     /// Bytes of the budget that plans must leave free.
     reserved: AtomicU64,
@@ -129,7 +129,7 @@ impl LivePlanner {
     }
 
     /// Loads the saved speeds of `cpu` and `gpu` from `folder`, unless speeds were given. If none
-    /// are saved, typical speeds replace those of other processors.
+    /// are saved, typical speeds replace the speeds of other processors.
     pub(super) fn look_up_machine(
         &self,
         folder: Option<&Path>,

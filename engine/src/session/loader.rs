@@ -1,4 +1,4 @@
-//! Loads a model into a device in a thread of its own: opens the device, plans and uploads.
+//! Loads a model into a device on a separate thread: opens the device, plans and uploads.
 
 use std::{
     any::Any,

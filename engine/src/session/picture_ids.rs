@@ -13,7 +13,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::neurons::PicturePatch,
 };
-use thermocline_model::PictureGrid;
+use thermocline_model::{PictureCell, PictureGrid};
 use thermocline_pictures::{Picture, PictureHash};
 use thermocline_run::{
     hybrid::{PictureDevice, PictureProcessor},
@@ -31,6 +31,8 @@ pub(super) struct NumberedPicture {
     hash: PictureHash,
     /// All of its tokens.
     grid: PictureGrid,
+    /// The cell that each token sees.
+    cells: Vec<PictureCell>,
     /// Its parts, in order. Tokens of the text are between them in a prompt.
     parts: Vec<PictureGrid>,
     /// True if its tokens have the positions of text.
@@ -126,7 +128,7 @@ impl PictureIds {
     /// # Errors
     /// [`Error::Invalid`] if all ids are used; the errors of [`Picture::hash`].
     fn number(&mut self, picture: &PromptPicture) -> Result<Arc<NumberedPicture>> {
-        let PromptPicture { picture, grid, parts, text_positions } = picture;
+        let PromptPicture { picture, grid, cells, parts, text_positions } = picture;
         let (grid, text_positions) = (*grid, *text_positions);
         let key = (picture.hash()?, grid);
         let known = self.known.get(&key);
@@ -144,7 +146,8 @@ impl PictureIds {
         };
         let (pixels, embeddings) = (Mutex::new(Some(picture.clone())), OnceLock::new());
         let parts = parts.iter().map(|part| part.grid).collect();
-        let numbered = NumberedPicture { first, hash: key.0, grid, parts, text_positions, pixels, embeddings };
+        let (hash, cells) = (key.0, cells.clone());
+        let numbered = NumberedPicture { first, hash, grid, cells, parts, text_positions, pixels, embeddings };
         let numbered = Arc::new(numbered);
         self.known.insert(key, KnownPicture { first, held: Arc::downgrade(&numbered) });
         Ok(numbered)
@@ -225,12 +228,13 @@ impl ConversationPictures {
         if Self::is_picture(id) { self.token } else { id }
     }
 
-    /// The place in its picture of a picture's token. `None` for tokens of the text, and for tokens
-    /// with the positions of text, which are not patches.
+    /// The place in its picture of a picture's token. `None` for tokens of the text.
     pub fn patch(&self, id: u32) -> Option<PicturePatch> {
-        let of = self.all.iter().find(|it| it.contains(id) && !it.text_positions)?;
-        let [rows, cols] = [of.grid.rows, of.grid.cols].map(|count| count as u32);
-        Some(PicturePatch { picture: of.hash.0, rows, cols, index: id - of.first })
+        let of = self.all.iter().find(|it| it.contains(id))?;
+        let (token, tokens) = (id - of.first, of.grid.tokens() as u32);
+        let PictureCell { grid, index } = *of.cells.get(token as usize)?;
+        let [rows, cols, index] = [grid.rows, grid.cols, index].map(|count| count as u32);
+        Some(PicturePatch { picture: of.hash.0, token, tokens, rows, cols, index })
     }
 
     /// The pictures among `tokens`, which follow `held` tokens of the conversation.
@@ -319,7 +323,8 @@ mod tests {
         let picture = Picture::from_rgb(1, 1, vec![name; 3]).unwrap();
         let grid = PictureGrid { rows, cols };
         let parts = vec![PromptPart { grid, after: Vec::new() }];
-        PromptPicture { picture, grid, parts, text_positions: false }
+        let cells = (0..grid.tokens()).map(|index| PictureCell { grid, index }).collect();
+        PromptPicture { picture, grid, cells, parts, text_positions: false }
     }
 
     /// The prompt and its pictures, with embeddings.

@@ -17,7 +17,7 @@ use thermocline_text::EncodeOptions;
 /// The tokens of a prompt, and its pictures.
 #[derive(Debug)]
 pub struct PromptInputs {
-    /// Token ids; those of pictures are above the vocabulary.
+    /// Token ids. Ids of pictures are above the vocabulary.
     ids: Vec<u32>,
     /// `ids` as the model reads them.
     tokens: Vec<u32>,
@@ -38,17 +38,12 @@ impl Engine {
 }
 
 impl PromptInputs {
-    /// The tokens, with the vocabulary's token in place of those of pictures.
+    /// The tokens. The vocabulary's token replaces tokens of pictures.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The tokens without the pictures.
-    pub fn into_tokens(self) -> Vec<u32> {
-        self.tokens
-    }
-
-    /// Computes the embeddings of the pictures on `cpu`, except those that the sessions know.
+    /// Computes the embeddings of the pictures on `cpu`, except of pictures that the sessions know.
     ///
     /// # Errors
     /// The errors of [`PictureProcessor::embed`].
@@ -75,7 +70,7 @@ impl PromptInputs {
         let patch = |id: &u32| self.pictures.patch(*id).filter(|patch| patch.picture == picture.0);
         let mut places = Vec::new();
         for (at, patch) in self.ids.iter().enumerate().filter_map(|(at, id)| Some((at, patch(id)?))) {
-            if patch.index == 0 {
+            if patch.token == 0 {
                 places.clear();
             }
             places.push(at);

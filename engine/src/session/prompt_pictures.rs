@@ -6,7 +6,7 @@ use super::{
     picture_ids::{ConversationPictures, FIRST},
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_model::{PictureGrid, PicturePart};
+use thermocline_model::{PictureCell, PictureGrid, PicturePart};
 use thermocline_pictures::Picture;
 use thermocline_text::{PictureMarks, Tokenizer};
 
@@ -37,7 +37,8 @@ impl PromptPictures {
             let parts = tower.parts(width, height)?.into_iter().map(|part| prompt_part(&state.text.tokenizer, part));
             let parts = parts.collect::<Result<_>>()?;
             let (grid, text_positions) = (tower.grid(width, height)?, tower.has_text_positions());
-            Ok(PromptPicture { picture, grid, parts, text_positions })
+            let cells = tower.cells(width, height)?;
+            Ok(PromptPicture { picture, grid, cells, parts, text_positions })
         });
         Ok(Some(PromptPictures { all: all.collect::<Result<_>>()?, marks }))
     }
@@ -81,6 +82,8 @@ pub(super) struct PromptPicture {
     pub picture: Picture,
     /// All tokens of the picture.
     pub grid: PictureGrid,
+    /// What each token sees.
+    pub cells: Vec<PictureCell>,
     /// Its parts, which have all of its tokens.
     pub parts: Vec<PromptPart>,
     /// True if its tokens have the positions of text.

@@ -366,7 +366,7 @@ pub struct GenerationStats {
     pub reused_tokens: usize,
     /// Pictures of the prompt that the vision tower computed. Others were known.
     pub computed_pictures: usize,
-    /// Those of them whose layers a device computed.
+    /// Computed pictures whose layers a device computed.
     pub device_pictures: usize,
     /// Generated tokens, each with an [`Event::Token`]. A token that ended the text is not counted.
     pub generated_tokens: usize,

@@ -1,5 +1,5 @@
-//! Settings of an engine and its sessions: those given at opening, and those that callers change
-//! while the engine runs.
+//! Settings of an engine and its sessions: settings given at opening, and settings that callers
+//! change while the engine runs.
 
 use std::{
     path::PathBuf,
@@ -92,8 +92,8 @@ pub struct EngineOptions {
     /// Whether to stream cold neurons and experts to the GPU for long prompts. `None` streams if
     /// that is expected to be faster than the CPU, at the machine's speeds.
     pub stream_prompts: Option<bool>,
-    /// Speeds of this machine for plans. `None` uses those saved in [`EngineOptions::speeds`], or
-    /// else a typical desktop's.
+    /// Speeds of this machine for plans. `None` uses the speeds saved in [`EngineOptions::speeds`],
+    /// or else a typical desktop's speeds.
     pub machine: Option<Machine>,
     /// Folder with the saved speeds of machines, which
     /// [`cached_machine`](thermocline_lab::calibration::cached_machine) measures.
@@ -117,8 +117,8 @@ impl EngineOptions {
         Ok(())
     }
 
-    /// A planner with these `inputs`, which follows `split` if it is given. Streaming and the
-    /// chunk are those of the options.
+    /// A planner with these `inputs`, which follows `split` if it is given. Streaming and the chunk
+    /// come from the options.
     pub(super) fn planner(&self, inputs: PlanInputs, split: Option<PowerInferSplit>) -> LivePlanner {
         let (chunk, stream_prompts) = (device_chunk(self.chunk), self.stream_prompts);
         let mut planner = LivePlanner::new(PlanInputs { chunk, stream_prompts, ..inputs });

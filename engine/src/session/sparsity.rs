@@ -182,7 +182,7 @@ impl SparsityFacts {
         let layers = &model.weights.layers;
         let count = |has: fn(&LayerWeights) -> bool| layers.iter().filter(|layer| has(layer)).count();
         let rules = || layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
-        let rules_out = |rule: &SkipRule| rule.skips(Sparsity::Predicted, true, false) == Skips::NotPredicted;
+        let rules_out = |rule: &SkipRule| rule.skips_of_token(Sparsity::Predicted) == Skips::NotPredicted;
         let predictors = rules().filter(rules_out).count();
         let found: Vec<&LayerWeights> = layers.iter().filter(|layer| layer.predictor.is_some()).collect();
         let quality = |layer: &&LayerWeights| layer.predictor.as_ref()?.quality;
@@ -197,9 +197,9 @@ impl SparsityFacts {
                 Ffn::None => true,
             }),
             predictors,
-            thresholds: rules().filter(|rule| rule.skips(Sparsity::Threshold, true, false) != Skips::Nothing).count(),
+            thresholds: rules().filter(|rule| rule.skips_of_token(Sparsity::Threshold) != Skips::Nothing).count(),
             moe: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
-            silent: rules().filter(|rule| rule.skips(Sparsity::Exact, true, false) == Skips::Silent).count(),
+            silent: rules().filter(|rule| rule.skips_of_token(Sparsity::Exact) == Skips::Silent).count(),
             recall: recall.filter(|_| predictors > 0).map(|sum| sum / found.len() as f32),
             spared: spared / found.len().max(1) as u64,
         }

@@ -86,7 +86,7 @@ pub(super) enum EngineCommand {
     Panic,
 }
 
-/// What the engine thread computes with.
+/// The parts that the engine thread computes with.
 #[derive(Debug)]
 pub(super) struct EngineProcessors {
     /// The model.

@@ -32,7 +32,7 @@ pub enum Fragment {
     Token(u32, Range<usize>),
 }
 
-/// Finds added tokens in text: leftmost first, and the longest of those.
+/// Finds added tokens in text: the leftmost match, and the longest of matches at one place.
 #[derive(Debug, Default)]
 pub struct AddedTokens {
     all: Matcher,

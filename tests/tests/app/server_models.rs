@@ -6,11 +6,13 @@ mod timing;
 
 use std::{
     fs,
+    io::Write,
     net::Ipv4Addr,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -22,7 +24,8 @@ use thermocline_engine::{
     cpu::CpuOptions,
     session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
 };
-use thermocline_server::{ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions};
+use thermocline_host::testing::scripted_by_request;
+use thermocline_server::{ModelLibrary, OpenModel, PictureAddresses, ServedModel, ServedModels, Server, ServerOptions};
 use thermocline_tests::{
     http::Client,
     served::{CHAT, chat},
@@ -41,6 +44,11 @@ struct Library {
 impl Library {
     /// Serves copies of two models, which close after `idle`.
     fn new(idle: Option<Duration>) -> Self {
+        Library::with(idle, |_| ())
+    }
+
+    /// The same with changed options.
+    fn with(idle: Option<Duration>, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf");
         for (name, file) in [("alpha", "llama-silu-gqa-256-Q4_0.gguf"), ("beta", "llama-silu-gqa-256-Q8_0.gguf")] {
@@ -65,7 +73,8 @@ impl Library {
                 Ok(ServedModel { name: name.to_owned(), since: 1, engine, defaults })
             })
         };
-        let options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
+        let mut options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
+        change(&mut options);
         let library = ModelLibrary::new(folder.path().to_owned(), open, idle, options.max_waiting);
         let server =
             Server::start(options, ServedModels::Library(library), |_| ()).unwrap_or_else(|error| panic!("{error}"));
@@ -120,6 +129,37 @@ fn models_are_listed_and_loaded_by_name_one_at_a_time() {
     assert_eq!((tokens["count"].as_u64().is_some(), library.loaded()), (true, vec!["beta".to_owned()]));
     let vector = library.client.post("/v1/embeddings", &json!({ "model": "alpha", "input": "a" })).json(200);
     assert_eq!(vector["model"], "alpha");
+}
+
+/// A web server that does not answer keeps neither a model nor the requests for other models.
+#[test]
+fn pictures_are_fetched_before_a_request_takes_its_model() {
+    let library = Library::with(None, |options| options.image_urls = PictureAddresses::Local);
+    let (answer, answers) = mpsc::channel();
+    let (address, requests) = scripted_by_request(move |_, stream| {
+        answers.recv().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    });
+    let url = format!("http://{}/a.png", address.host());
+    let parts = json!([{ "type": "image_url", "image_url": { "url": url } }]);
+    let body = json!({ "model": "alpha", "max_tokens": 3, "messages": [{ "role": "user", "content": parts }] });
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| library.client.post(CHAT, &body).error(400).to_string());
+        requests.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(library.ask("beta")["model"], "beta");
+        assert_eq!((library.loaded(), library.opened.load(SeqCst)), (vec!["beta".to_owned()], 1));
+        answer.send(()).unwrap();
+        let error = asked.join().unwrap();
+        assert!(error.contains("HTTP status 404"), "{error}");
+    });
+    assert_eq!(library.opened.load(SeqCst), 1, "no model is opened for a picture that is missing");
+    // An unknown model is refused before anything is fetched, and so is an open one without a
+    // tower.
+    let named = |model: &str| json!({ "model": model, "max_tokens": 3, "messages": body["messages"] });
+    library.client.post(CHAT, &named("gamma")).error(404);
+    let error = library.client.post(CHAT, &named("beta")).error(400).to_string();
+    assert!(error.contains("has no vision tower"), "{error}");
+    assert_eq!(requests.try_iter().count(), 0);
 }
 
 #[test]

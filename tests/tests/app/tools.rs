@@ -5,10 +5,9 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
-    sync::{Arc, mpsc},
-    thread,
+    io::Write,
+    net::TcpStream,
+    sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
 
@@ -19,6 +18,7 @@ use thermocline_chats::tools::{
 use thermocline_host::{
     folders::Folders,
     remote::{KeyStore, SecretKey},
+    testing::scripted_by_request,
 };
 use thermocline_tests::wait::{LONGEST, eventually, until};
 
@@ -204,36 +204,16 @@ fn cancelled_calls_and_closed_hubs_leave_nothing_behind() {
     assert!(!path.exists());
 }
 
-/// Starts an HTTP server that answers one connection at a time. `reply` gets the head and the
-/// message.
-fn http(reply: impl Fn(&str, &Value, &mut TcpStream) + Send + 'static) -> (ServerConfig, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-    let (sender, heads) = mpsc::channel();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut head, mut length) = (String::new(), 0);
-            loop {
-                let mut line = String::new();
-                if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-                    break;
-                }
-                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                head.push_str(&line);
-            }
-            let mut body = vec![0; length];
-            let _ = reader.read_exact(&mut body);
-            let message = serde_json::from_slice(&body).unwrap_or_default();
-            let _ = sender.send(head.clone());
-            reply(&head, &message, &mut stream);
-        }
+/// Starts an HTTP server that answers each message with `reply`. Also returns its requests.
+fn http(reply: impl Fn(&Value, &mut TcpStream) + Send + 'static) -> (ServerConfig, Receiver<String>) {
+    let (address, requests) = scripted_by_request(move |request, stream| {
+        // A message has no line breaks.
+        let (_, message) = request.rsplit_once("\r\n").unwrap_or_default();
+        reply(&serde_json::from_str(message).unwrap_or_default(), stream);
     });
-    let transport = ServerTransport::Url { url, headers: BTreeMap::from([("X-Team".to_owned(), "a".to_owned())]) };
-    (ServerConfig { name: "far".to_owned(), transport, enabled: true }, heads)
+    let headers = BTreeMap::from([("X-Team".to_owned(), "a".to_owned())]);
+    let transport = ServerTransport::Url { url: format!("http://{}/mcp", address.host()), headers };
+    (ServerConfig { name: "far".to_owned(), transport, enabled: true }, requests)
 }
 
 fn respond(stream: &mut TcpStream, status: &str, kind: &str, body: &str) {
@@ -259,7 +239,7 @@ fn result(message: &Value) -> Option<Value> {
 #[test]
 fn tools_of_an_http_server_are_called_by_json_and_by_events() {
     for events in [false, true] {
-        let (config, heads) = http(move |_, message, stream| match result(message) {
+        let (config, requests) = http(move |message, stream| match result(message) {
             None => respond(stream, "202 Accepted", "text/plain", ""),
             Some(result) if events => {
                 respond(stream, "200 OK", "text/event-stream", &format!(": hi\n\ndata: {result}\n\n"))
@@ -270,20 +250,17 @@ fn tools_of_an_http_server_are_called_by_json_and_by_events() {
         let keys = KeyStore::of(&Folders::below(servers.folder.path()));
         keys.set(config.transport.key_name().unwrap(), &SecretKey::new("sk-1").unwrap()).unwrap();
         assert_eq!(servers.call(&config, "echo", json!({ "text": "hé" })).unwrap(), "hé");
-        let heads: Vec<String> =
-            heads.try_iter().map(|head| head.to_lowercase()).filter(|head| head.starts_with("post")).collect();
-        let with = |text: &str| heads.iter().filter(|head| head.contains(text)).count();
-        assert_eq!((with("authorization: bearer sk-1"), with("x-team: a")), (heads.len(), heads.len()), "{heads:?}");
-        assert!(with("mcp-session-id: s1") >= heads.len() - 1, "{heads:?}");
+        let posts: Vec<String> =
+            requests.try_iter().map(|it| it.to_lowercase()).filter(|it| it.starts_with("post")).collect();
+        let with = |text: &str| posts.iter().filter(|it| it.contains(text)).count();
+        assert_eq!((with("authorization: bearer sk-1"), with("x-team: a")), (posts.len(), posts.len()), "{posts:?}");
+        assert!(with("mcp-session-id: s1") >= posts.len() - 1, "{posts:?}");
     }
 }
 
 #[test]
 fn hostile_http_servers_end_in_errors_that_say_so() {
-    let failure = |reply: fn(&Value, &mut TcpStream)| {
-        let (config, _) = http(move |_, message, stream| reply(message, stream));
-        Servers::new(LIMITS).failure(&config)
-    };
+    let failure = |reply: fn(&Value, &mut TcpStream)| Servers::new(LIMITS).failure(&http(reply).0);
     let error = failure(|_, stream| respond(stream, "200 OK", "text/html", "<html>Log in\u{1b}[2J</html>"));
     assert!(error.contains("expected JSON or an event stream") && error.contains("<html>Log in[2J"), "{error}");
     let error = failure(|_, stream| respond(stream, "401 Unauthorized", "text/plain", "who are you?"));
@@ -304,8 +281,7 @@ fn hostile_http_servers_end_in_errors_that_say_so() {
         }
         Some(result) => respond(stream, "200 OK", "application/json", &result.to_string()),
     };
-    let (config, _) = http(move |_, message, stream| huge(message, stream));
-    let error = Servers::new(LIMITS).call(&config, "echo", json!({})).unwrap_err();
+    let error = Servers::new(LIMITS).call(&http(huge).0, "echo", json!({})).unwrap_err();
     assert!(error.contains("more than 4194304 bytes"), "{error}");
 
     let absent = ServerTransport::Url { url: "http://127.0.0.1:9/mcp".to_owned(), headers: BTreeMap::new() };

@@ -1,7 +1,6 @@
-//! The repository itself: whether a name means one type ([`names`]), what functions take
-//! ([`signatures`]), how wide comments are ([`comments`]), whether the links of the pages lead
-//! somewhere ([`pages`]), and whether the figures on the pages are those of the program
-//! ([`figures`]).
+//! Rules of the repository. A name means one type ([`names`]). Functions take few arguments
+//! ([`signatures`]). Comments are narrow ([`comments`]). Links of the pages lead somewhere
+//! ([`pages`]). Figures on the pages come from the program ([`figures`]).
 
 #![allow(clippy::unwrap_used)]
 

@@ -14,8 +14,8 @@ pub fn kept_for_answer(context: usize) -> usize {
     ANSWER.min(context / ANSWER_FRACTION)
 }
 
-/// Which files fit whole into `room` tokens. Each file in turn is whole if the remaining room
-/// suffices.
+/// Which files fit whole into `room` tokens. Files are taken in order, and a file is whole if the
+/// remaining room suffices.
 pub fn whole(tokens: impl IntoIterator<Item = usize>, mut room: usize) -> Vec<bool> {
     let fits = |tokens: usize| match room.checked_sub(tokens + AROUND) {
         Some(left) => {

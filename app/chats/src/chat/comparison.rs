@@ -1,5 +1,5 @@
-//! Comparisons of answers: two models answer the same request with the same seed, one after the
-//! other. A separate thread computes them. Nothing here waits for it.
+//! Comparisons of answers: two models answer the same request with the same seed, first one and
+//! then the other. A separate thread computes them. Nothing here waits for it.
 
 use std::{
     ops::ControlFlow,

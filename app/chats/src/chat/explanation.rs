@@ -92,12 +92,12 @@ pub enum ExplanationProgress {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ExplanationState {
     progress: ExplanationProgress,
     switched_off: Option<Arc<SwitchedOff>>,
 }
 
-impl ThreadState for Shared {
+impl ThreadState for ExplanationState {
     fn fail(&mut self, why: String) {
         self.progress = ExplanationProgress::Failed(why);
     }
@@ -108,7 +108,7 @@ impl ThreadState for Shared {
 pub struct Explanation {
     /// The model that the neurons belong to.
     model: Weak<Model>,
-    thread: SideThread<Shared>,
+    thread: SideThread<ExplanationState>,
 }
 
 impl Explanation {
@@ -116,10 +116,10 @@ impl Explanation {
     pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
         let model = Arc::downgrade(engine.model());
         // The error of an engine that stopped meanwhile comes first.
-        let work = move |work: &SideWork<Shared>| {
+        let work = move |work: &SideWork<ExplanationState>| {
             explain(&engine, word, work).map_err(|error| engine.stopped().unwrap_or(error))
         };
-        Explanation { model, thread: SideThread::start(handle, "explain-word", Shared::default(), work) }
+        Explanation { model, thread: SideThread::start(handle, "explain-word", ExplanationState::default(), work) }
     }
 
     /// True if its neurons belong to the model of `engine`.
@@ -140,7 +140,7 @@ impl Explanation {
 
 /// Computes an explanation in turns lent by the engine, on its workers, with its instruction set
 /// and precision. It passes the turn on between layers, so that answers continue.
-fn explain(engine: &Engine, word: AnsweredWord, work: &SideWork<Shared>) -> Result<()> {
+fn explain(engine: &Engine, word: AnsweredWord, work: &SideWork<ExplanationState>) -> Result<()> {
     let context = engine.prompt_inputs(word.prompt.clone(), &word.chat)?;
     let tokens = engine.tokenizer().encode(&word.text, EncodeOptions::PLAIN)?;
     let cpu = engine.cpu()?;

@@ -44,7 +44,7 @@ pub fn counting_key(model: &str, engine: &Engine) -> String {
     }
 }
 
-/// What the model reads of a message.
+/// The parts of a message that the model reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageContent {
     /// The text, with the files above it.

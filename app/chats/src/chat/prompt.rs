@@ -60,8 +60,8 @@ impl ChatPrompt {
         })
     }
 
-    /// The prompt that message `id` answered, with the seed of that answer, or a fixed seed if it
-    /// is unknown, for a model that can see pictures or that cannot.
+    /// The prompt that message `id` answered, with the seed of its answer. An unknown seed becomes
+    /// a fixed one. `sees_pictures` is true if the model can see pictures.
     pub fn repeated(store: &Store, chat: ChatId, id: MessageId, sees_pictures: bool) -> Result<Self, StoreError> {
         let about = store.chat(chat)?;
         let mut choices = SamplingOverrides::from_json(about.sampling.as_deref());

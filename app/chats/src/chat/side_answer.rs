@@ -34,8 +34,8 @@ pub enum SideModel {
 }
 
 /// Answers `request` with `model`; `engine` holds the open model. The neurons are not recorded.
-/// `told` gets every event, and `None` while the model is being prepared. `ControlFlow::Break` ends
-/// the answer.
+/// Calls `told` with every event, and with `None` while the model is being prepared.
+/// `ControlFlow::Break` ends the answer.
 ///
 /// # Errors
 /// The engine's error.
@@ -107,8 +107,8 @@ fn settle(
 }
 
 /// An engine for the model without `neurons`, on the workers of `engine`, with a context for this
-/// request alone. It counts no firings and adapts nothing. The size of a picture depends on the
-/// context, which is then that of `engine`.
+/// request alone. It counts no firings and adapts nothing. With pictures, the context is as large
+/// as the context of `engine`, because the size of a picture depends on it.
 fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Result<Engine> {
     let prompt = engine.prompt_tokens(request.prompt.clone(), &request.chat)?.len();
     let wanted = prompt.saturating_add(request.max_tokens.unwrap_or(usize::MAX)).saturating_add(1);

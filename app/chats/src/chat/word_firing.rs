@@ -10,7 +10,7 @@ pub struct WordFiring {
     pub tokens: u32,
     /// For each neuron, the number of the word's tokens at which it fired.
     at_word: Vec<u32>,
-    /// Number of other tokens, and for each neuron the number of those at which it fired.
+    /// Number of other tokens, and for each neuron the number of these tokens at which it fired.
     others: u32,
     elsewhere: Vec<u32>,
 }

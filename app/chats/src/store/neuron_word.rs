@@ -71,7 +71,8 @@ impl Store {
         self.read_kept_words(sql, params![model, layer as i64, neuron as i64])
     }
 
-    /// At most `count` neurons recorded for `word`, those that fired at it most often first.
+    /// At most `count` neurons recorded for `word`. The neurons that fired at it most often come
+    /// first.
     ///
     /// # Errors
     /// SQLite's error.

@@ -52,8 +52,8 @@ impl Store {
         rows(&self.db, "reading vectors of a file", &sql, [model], |row| Ok((PassageId(row.get(0)?), row.get(1)?)))
     }
 
-    /// Stores vectors of passages in place of those of other models. Passages that were removed
-    /// meanwhile are ignored.
+    /// Stores vectors of passages, and deletes the vectors of other models. Passages that were
+    /// removed meanwhile are ignored.
     pub fn set_passage_vectors(&mut self, model: &str, vectors: &[(PassageId, Vec<f32>)]) -> Result<(), StoreError> {
         const OPERATION: &str = "storing vectors of a file";
         self.transaction(OPERATION, |db| {

@@ -18,24 +18,41 @@ const MOST_BYTES: usize = 256 << 20;
 
 /// The pictures that were read latest, the oldest first. They remember their hashes, so that
 /// later turns of a chat decode no picture again.
-#[derive(Debug, Default)]
-pub(super) struct KnownPictures(RefCell<Vec<Picture>>);
+#[derive(Debug)]
+pub(super) struct KnownPictures {
+    all: RefCell<Vec<Picture>>,
+    most_bytes: usize,
+}
+
+impl Default for KnownPictures {
+    fn default() -> Self {
+        KnownPictures { all: RefCell::default(), most_bytes: MOST_BYTES }
+    }
+}
 
 impl KnownPictures {
     /// The picture of a file; `None` if the file is damaged.
     fn picture(&self, file: &[u8]) -> Option<Picture> {
-        let mut known = self.0.borrow_mut();
+        let mut known = self.all.borrow_mut();
         let is_of = |picture: &Picture| picture.file().is_ok_and(|it| *it.bytes == *file);
         let found = known.iter().position(is_of).map(|at| known.remove(at));
         let read = || Picture::deferred(file).inspect_err(|error| tracing::warn!(%error, "a stored picture")).ok();
         let picture = found.or_else(read)?;
         known.push(picture.clone());
+        drop(known);
+        self.forget_oldest();
+        Some(picture)
+    }
+
+    /// Forgets the oldest pictures until the others are within the limit. A request to a server may
+    /// have added bare files since the pictures were read.
+    pub(super) fn forget_oldest(&self) {
+        let mut known = self.all.borrow_mut();
         let mut held: usize = known.iter().map(Picture::held_bytes).sum();
-        while held > MOST_BYTES && known.len() > 1 {
+        while held > self.most_bytes && known.len() > 1 {
             // Another thread may have added the bare file meanwhile.
             held = held.saturating_sub(known.remove(0).held_bytes());
         }
-        Some(picture)
     }
 }
 
@@ -53,8 +70,7 @@ impl Store {
         rows(&self.db, "reading a picture", sql, [id.0], |row| row.get(0))
     }
 
-    /// The pictures of an attachment, not decoded yet, without those whose files have damaged
-    /// headers.
+    /// The pictures of an attachment, not decoded yet. Files with damaged headers are left out.
     pub fn pictures(&self, id: AttachmentId) -> Result<Vec<Picture>, StoreError> {
         Ok(self.picture_files(id)?.iter().filter_map(|file| self.known_pictures.picture(file)).collect())
     }
@@ -65,7 +81,7 @@ mod tests {
     use super::*;
     use crate::{
         attachment::{Document, DocumentKind},
-        store::{NewMessage, import_export::FileFormat, import_export::markdown},
+        store::{MessageState, NewMessage, StreamingMessage, import_export::FileFormat, import_export::markdown},
     };
 
     fn picture(shade: u8) -> Picture {
@@ -86,6 +102,22 @@ mod tests {
         assert_eq!((second, store.pictures(second).unwrap()), (first, vec![picture(2)]));
         let about = store.attachments(chat).unwrap().remove(0);
         assert_eq!((about.kind, about.is_picture()), (DocumentKind::Picture, true));
+    }
+
+    /// The answer of a server ends with the pictures within the limit, before the next is read.
+    #[test]
+    fn bare_files_count_once_an_answer_has_ended() {
+        let (mut store, chat) = Store::with_chat();
+        let ids = [1, 2].map(|shade| attached(&mut store, chat, shade));
+        let read = ids.map(|id| store.pictures(id).unwrap().remove(0));
+        let held = |store: &Store| store.known_pictures.all.borrow().len();
+        store.known_pictures.most_bytes = read.iter().map(Picture::held_bytes).sum();
+        store.known_pictures.forget_oldest();
+        assert_eq!(held(&store), 2, "both are within the limit");
+        read[1].bare_file().unwrap();
+        let mut answer = StreamingMessage::begin(&mut store, chat, None, None).unwrap();
+        answer.finish(&mut store, MessageState::Complete, None).unwrap();
+        assert_eq!((held(&store), store.known_pictures.all.borrow()[0] == read[1]), (1, true));
     }
 
     #[test]

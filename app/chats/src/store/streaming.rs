@@ -92,6 +92,7 @@ impl StreamingMessage {
         let (id, content) = (self.id.0, &self.content);
         // Also after a failure, so that a full disk is not tried again for every token.
         self.last = Instant::now();
+        store.known_pictures.forget_oldest();
         store.transaction(OPERATION, |db| {
             let sql =
                 "UPDATE message SET content = ?2, touched = ?3, state = ?4, stats = coalesce(?5, stats) WHERE id = ?1";

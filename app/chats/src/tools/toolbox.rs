@@ -49,7 +49,8 @@ impl Toolbox {
         self.hub.connect(&self.settings.servers);
     }
 
-    /// The tools offered to the model: all available tools except those that the user never allows.
+    /// The tools offered to the model: all available tools, without the tools that the user never
+    /// allows.
     pub fn offered(&self) -> Vec<OfferedTool> {
         let own = Builtin::ALL.into_iter().map(|builtin| (None, Arc::new(builtin.tool())));
         let reports = self.hub.servers();

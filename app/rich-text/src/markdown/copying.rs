@@ -11,7 +11,7 @@ use egui::{
 };
 
 use super::{
-    layout::Ready,
+    layout::ReadyLayout,
     paragraph::{PLACE, Paragraph},
 };
 use crate::theme::Palette;
@@ -56,7 +56,7 @@ impl Plugin for Copying {
 impl Copying {
     /// Encodes a paragraph as one private-use character per character of the layout; `None` if too
     /// few are left.
-    fn encode(&mut self, paragraph: &Paragraph, ready: &Ready) -> Option<String> {
+    fn encode(&mut self, paragraph: &Paragraph, ready: &ReadyLayout) -> Option<String> {
         let first = self.written.len();
         if first + ready.text.origins.len() > COUNT {
             return None;
@@ -106,7 +106,7 @@ fn ordered(run: &mut Vec<&CopiedCharacter>) -> String {
 }
 
 /// Draws a paragraph whose text can be selected.
-pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, paragraph: &Paragraph, ready: &Ready) {
+pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, paragraph: &Paragraph, ready: &ReadyLayout) {
     let mut shown = Arc::clone(galley);
     if !ready.text.origins.is_empty() && is_copying(ui) {
         let text = ui.plugin_or_default::<Copying>().lock().encode(paragraph, ready);

@@ -7,7 +7,7 @@ use egui::{Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2};
 use super::paragraph::{Paragraph, Style};
 use crate::{
     fonts,
-    text::{Piece, VisualJob, bidi_lines, bidi_words},
+    text::{LinePiece, VisualJob, bidi_lines, bidi_words},
     theme::{Palette, strong},
 };
 
@@ -31,7 +31,7 @@ pub fn layouts() -> usize {
 
 /// Everything that a layout depends on, apart from the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Key {
+pub struct LayoutKey {
     width: f32,
     scale: f32,
     size: f32,
@@ -41,11 +41,11 @@ pub struct Key {
     emoji: bool,
 }
 
-impl Key {
+impl LayoutKey {
     /// A key for lines of at most `width` points with a font size of `size` points.
     pub fn new(ui: &Ui, size: f32, heading: bool, width: f32) -> Self {
         let (scale, dark) = (ui.pixels_per_point(), ui.visuals().dark_mode);
-        Key { width: width.round().max(1.0), scale, size, dark, heading, emoji: fonts::has_system_emoji() }
+        LayoutKey { width: width.round().max(1.0), scale, size, dark, heading, emoji: fonts::has_system_emoji() }
     }
 }
 
@@ -62,10 +62,10 @@ pub struct FormulaRoom {
 
 /// A text laid out for a width.
 #[derive(Debug)]
-pub struct Ready {
-    pub(super) key: Key,
-    /// The text in visual order. `origins` is empty if the order and the characters are those of
-    /// the text.
+pub struct ReadyLayout {
+    pub(super) key: LayoutKey,
+    /// The text in visual order. `origins` is empty if the characters and their order equal the
+    /// text.
     pub(super) text: VisualJob,
     /// Ranges of link characters in the layout, and the index of each link.
     pub(super) links: Vec<(Range<usize>, usize)>,
@@ -80,9 +80,9 @@ pub struct Ready {
     pub(super) thin: bool,
 }
 
-impl Ready {
+impl ReadyLayout {
     /// Lays out a paragraph.
-    pub fn new(paragraph: &Paragraph, ui: &Ui, key: Key) -> Self {
+    pub fn new(paragraph: &Paragraph, ui: &Ui, key: LayoutKey) -> Self {
         LAYOUTS.set(LAYOUTS.get() + 1);
         let room = ui.fonts_mut(|fonts| fonts.glyph_width(&FontId::proportional(key.size), ROOM)).max(1.0);
         let of = Layout { paragraph, ui, room };
@@ -96,7 +96,7 @@ impl Ready {
         );
         let mut ready = match lines {
             None => {
-                let mut ready = of.ready(key, &[Piece::to_the_right(0..paragraph.text.len())]);
+                let mut ready = of.ready(key, &[LinePiece::to_the_right(0..paragraph.text.len())]);
                 ready.text.job.wrap.max_width = key.width;
                 ready
             }
@@ -131,8 +131,8 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    fn ready(&self, key: Key, pieces: &[Piece]) -> Ready {
-        let mut ready = Ready {
+    fn ready(&self, key: LayoutKey, pieces: &[LinePiece]) -> ReadyLayout {
+        let mut ready = ReadyLayout {
             key,
             text: VisualJob::default(),
             links: Vec::new(),
@@ -146,7 +146,7 @@ impl Layout<'_> {
         ready
     }
 
-    fn append_piece(&self, ready: &mut Ready, piece: &Piece) {
+    fn append_piece(&self, ready: &mut ReadyLayout, piece: &LinePiece) {
         let append = |(span, style): &(Range<usize>, Style)| {
             let (start, end) = (span.start.max(piece.range.start), span.end.min(piece.range.end));
             if start < end {
@@ -161,7 +161,7 @@ impl Layout<'_> {
         }
     }
 
-    fn append(&self, ready: &mut Ready, range: Range<usize>, style: Style, piece: &Piece) {
+    fn append(&self, ready: &mut ReadyLayout, range: Range<usize>, style: Style, piece: &LinePiece) {
         let (key, from) = (ready.key, ready.text.origins.len());
         let mut format = format(self.ui, style, key);
         let words = &self.paragraph.text[range.clone()];
@@ -197,7 +197,7 @@ impl Layout<'_> {
     }
 }
 
-fn format(ui: &Ui, style: Style, key: Key) -> TextFormat {
+fn format(ui: &Ui, style: Style, key: LayoutKey) -> TextFormat {
     let visuals = ui.visuals();
     let color = if style.link.is_some() { visuals.hyperlink_color } else { Palette::of(ui).text };
     let small = style.raised || style.lowered;

@@ -24,22 +24,23 @@ pub fn dollars(text: &str) -> Cow<'_, str> {
             Some('`') => code(here, out.rsplit('\n').next().is_none_or(|line| line.trim().is_empty())),
             Some('$') => dollar(here, &mut out),
             // Drop the stand-in from the original text.
-            Some(DOLLAR) => Taken::Changed(DOLLAR.len_utf8()),
+            Some(DOLLAR) => Consumed::Changed(DOLLAR.len_utf8()),
             _ => formula(here, &mut out),
         };
         match taken {
-            Taken::Copied(bytes) => {
+            Consumed::Copied(bytes) => {
                 out.push_str(&here[..bytes]);
                 rest = &here[bytes..];
             }
-            Taken::Changed(bytes) => rest = &here[bytes..],
+            Consumed::Changed(bytes) => rest = &here[bytes..],
         }
     }
     out.push_str(rest);
     Cow::Owned(out)
 }
 
-enum Taken {
+/// The bytes at the beginning of a text that a function has consumed.
+enum Consumed {
     /// This many bytes stay unchanged.
     Copied(usize),
     /// This many bytes were replaced.
@@ -48,32 +49,32 @@ enum Taken {
 
 /// Takes a code span, or the backticks of an unclosed one. An unclosed code block extends to the
 /// end.
-fn code(text: &str, begins_line: bool) -> Taken {
+fn code(text: &str, begins_line: bool) -> Consumed {
     let marks = text.len() - text.trim_start_matches('`').len();
     let mut from = marks;
     while let Some(at) = text[from..].find('`') {
         let start = from + at;
         let run = text[start..].len() - text[start..].trim_start_matches('`').len();
         if run == marks {
-            return Taken::Copied(start + run);
+            return Consumed::Copied(start + run);
         }
         from = start + run;
     }
-    Taken::Copied(if begins_line && marks >= 3 { text.len() } else { marks })
+    Consumed::Copied(if begins_line && marks >= 3 { text.len() } else { marks })
 }
 
 /// Takes a dollar sign of a formula or of an amount of money.
-fn dollar(text: &str, out: &mut String) -> Taken {
+fn dollar(text: &str, out: &mut String) -> Consumed {
     let marks = text.len() - text.trim_start_matches('$').len();
     if marks > 1 {
         let end = text[marks..].find("$$").filter(|end| !text[marks..marks + end].contains("\n\n"));
-        return Taken::Copied(end.map_or(marks, |end| marks + end + 2));
+        return Consumed::Copied(end.map_or(marks, |end| marks + end + 2));
     }
     if let Some(end) = inline_end(text) {
-        return Taken::Copied(end);
+        return Consumed::Copied(end);
     }
     out.push(DOLLAR);
-    Taken::Changed(1)
+    Consumed::Changed(1)
 }
 
 /// Length of the formula opened by the first dollar sign, in bytes. As in Pandoc, there is no space
@@ -104,35 +105,37 @@ fn is_money(source: &str) -> bool {
 }
 
 /// Takes a formula, or an escaped letter.
-fn formula(text: &str, out: &mut String) -> Taken {
+fn formula(text: &str, out: &mut String) -> Consumed {
     let letter = text[1..].chars().next();
     let (end, mark) = match letter {
         Some('(') => ("\\)", "$"),
         Some('[') => ("\\]", "$$"),
         Some('b') => return environment(text, out),
-        _ => return Taken::Copied(1 + letter.map_or(0, char::len_utf8)),
+        _ => return Consumed::Copied(1 + letter.map_or(0, char::len_utf8)),
     };
-    let Some(length) = text[2..].find(end) else { return Taken::Copied(2) };
+    let Some(length) = text[2..].find(end) else { return Consumed::Copied(2) };
     let source = &text[2..2 + length];
     if source.contains("\n\n") || source.contains('$') || source.trim().is_empty() {
-        return Taken::Copied(2);
+        return Consumed::Copied(2);
     }
     out.extend([mark, &one_line(source.trim()), mark]);
-    Taken::Changed(length + 4)
+    Consumed::Changed(length + 4)
 }
 
 /// Takes an environment without delimiters, or the backslash of another command.
-fn environment(text: &str, out: &mut String) -> Taken {
+fn environment(text: &str, out: &mut String) -> Consumed {
     let name = text.strip_prefix("\\begin{").and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
-    let Some(name) = name.filter(|name| ENVIRONMENTS.split(' ').any(|it| it == *name)) else { return Taken::Copied(1) };
+    let Some(name) = name.filter(|name| ENVIRONMENTS.split(' ').any(|it| it == *name)) else {
+        return Consumed::Copied(1);
+    };
     let end = format!("\\end{{{name}}}");
-    let Some(length) = text.find(&end).map(|at| at + end.len()) else { return Taken::Copied(1) };
+    let Some(length) = text.find(&end).map(|at| at + end.len()) else { return Consumed::Copied(1) };
     let source = &text[..length];
     if source.contains("\n\n") || source.contains('$') {
-        return Taken::Copied(1);
+        return Consumed::Copied(1);
     }
     out.extend(["$$", &one_line(source), "$$"]);
-    Taken::Changed(length)
+    Consumed::Changed(length)
 }
 
 /// Puts LaTeX on one line, so that a line that begins with `+` or `=` does not become a list or

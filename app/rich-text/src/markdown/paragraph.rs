@@ -7,7 +7,7 @@ use egui::{Align, Galley, Rect, Response, Sense, Stroke, TextFormat, Ui, Vec2};
 use super::{
     copying,
     formula::Formula,
-    layout::{BESIDE, Key, Ready},
+    layout::{BESIDE, LayoutKey, ReadyLayout},
 };
 use crate::{
     fonts,
@@ -60,9 +60,9 @@ pub struct Paragraph {
     pub(super) spans: Vec<(Range<usize>, Style)>,
     pub(super) links: Vec<Link>,
     pub(super) formulas: Vec<Formula>,
-    ready: Option<Ready>,
+    ready: Option<ReadyLayout>,
     /// Natural widths, and the layout key that they were measured for.
-    natural: Option<(Key, NaturalWidth)>,
+    natural: Option<(LayoutKey, NaturalWidth)>,
     align: Align,
 }
 
@@ -195,16 +195,16 @@ impl Paragraph {
         after
     }
 
-    fn ready(&mut self, ui: &Ui, key: Key) -> Ready {
+    fn ready(&mut self, ui: &Ui, key: LayoutKey) -> ReadyLayout {
         match self.ready.take() {
             Some(ready) if ready.key == key => ready,
-            _ => Ready::new(self, ui, key),
+            _ => ReadyLayout::new(self, ui, key),
         }
     }
 
     /// Shows the paragraph with a font size of `size` points. `heading`: all of it in bold.
     pub fn show(&mut self, ui: &mut Ui, size: f32, heading: bool) -> Response {
-        let key = Key::new(ui, size, heading, ui.available_width());
+        let key = LayoutKey::new(ui, size, heading, ui.available_width());
         let ready = self.ready(ui, key);
         let response = self.draw(ui, &ready);
         self.ready = Some(ready);
@@ -213,7 +213,7 @@ impl Paragraph {
 
     /// Width and height in lines of at most `width` points.
     pub fn measure(&mut self, ui: &Ui, size: f32, heading: bool, width: f32) -> Vec2 {
-        let ready = self.ready(ui, Key::new(ui, size, heading, width));
+        let ready = self.ready(ui, LayoutKey::new(ui, size, heading, width));
         let measured = ready.size;
         self.ready = Some(ready);
         measured
@@ -221,11 +221,11 @@ impl Paragraph {
 
     /// Widths of the longest line and of the longest word.
     pub fn natural_width(&mut self, ui: &Ui, size: f32, heading: bool) -> NaturalWidth {
-        let key = Key::new(ui, size, heading, f32::INFINITY);
+        let key = LayoutKey::new(ui, size, heading, f32::INFINITY);
         match self.natural {
             Some((measured, width)) if measured == key => width,
             _ => {
-                let ready = Ready::new(self, ui, key);
+                let ready = ReadyLayout::new(self, ui, key);
                 let word = ui.fonts_mut(|fonts| widest_word(&fonts.layout_job(ready.text.job.clone())));
                 let width = NaturalWidth { line: ready.size.x.ceil(), word: word.ceil() };
                 self.natural = Some((key, width));
@@ -235,7 +235,7 @@ impl Paragraph {
     }
 
     /// Lays out the letters as they are drawn.
-    fn galley(&self, ui: &Ui, ready: &Ready) -> Arc<Galley> {
+    fn galley(&self, ui: &Ui, ready: &ReadyLayout) -> Arc<Galley> {
         let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone()));
         if ready.ordered {
             galley = Arc::new(repaired(&galley));
@@ -251,7 +251,7 @@ impl Paragraph {
         if align == Align::LEFT { galley } else { Arc::new(aligned(&galley, align)) }
     }
 
-    fn draw(&self, ui: &mut Ui, ready: &Ready) -> Response {
+    fn draw(&self, ui: &mut Ui, ready: &ReadyLayout) -> Response {
         let room = ui.available_width();
         let width = if ready.to_the_left && room.is_finite() { room.max(ready.size.x) } else { ready.size.x };
         // A moving finger scrolls.

@@ -15,7 +15,7 @@ const MIRRORED: &str = "()<>[]{}«»༺༻༼༽᚛᚜‹›⁅⁆⁽⁾₍₎�
 
 /// A piece of a line: characters that are adjacent both in logical and in visual order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct LinePiece {
     /// Byte range in the text.
     pub range: Range<usize>,
     /// True if brackets are shown mirrored.
@@ -24,10 +24,10 @@ pub struct Piece {
     pub to_the_left: bool,
 }
 
-impl Piece {
+impl LinePiece {
     /// A left-to-right piece.
     pub fn to_the_right(range: Range<usize>) -> Self {
-        Piece { range, mirrored: false, to_the_left: false }
+        LinePiece { range, mirrored: false, to_the_left: false }
     }
 
     /// True if the first character is on the right: a right-to-left word, or a sign between such
@@ -41,7 +41,7 @@ impl Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BidiLine {
     /// Pieces in visual order, from left to right.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<LinePiece>,
     /// Byte range in the text, without the line end.
     pub range: Range<usize>,
     /// True if the line begins on the right. An empty line has the direction of the line before it,
@@ -101,7 +101,7 @@ pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f3
                 let (levels, runs) = info.visual_runs(paragraph, line.clone());
                 let pieces = |run: Range<usize>| match levels[run.start].is_rtl() {
                     true => pieces_to_the_left(text, run),
-                    false => vec![Piece::to_the_right(run)],
+                    false => vec![LinePiece::to_the_right(run)],
                 };
                 runs.into_iter().flat_map(pieces).collect()
             };
@@ -156,15 +156,15 @@ fn wrap(
 
 /// The pieces of a right-to-left run, from left to right. Words keep the order of their letters,
 /// because egui begins them on the right.
-fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<LinePiece> {
+    let mut pieces: Vec<LinePiece> = Vec::new();
     // Joined emoji stay joined.
     for (at, cluster) in text[run.clone()].grapheme_indices(true) {
         let (from, to) = (run.start + at, run.start + at + cluster.len());
         let joins = cluster.chars().next().is_some_and(joins_left);
         match pieces.last_mut() {
             Some(piece) if piece.to_the_left && joins => piece.range.end = to,
-            _ => pieces.push(Piece { range: from..to, mirrored: !joins, to_the_left: joins }),
+            _ => pieces.push(LinePiece { range: from..to, mirrored: !joins, to_the_left: joins }),
         }
     }
     pieces.reverse();
@@ -173,14 +173,14 @@ fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
 
 /// The words of a range in logical order, for measuring. Joined letters stay together in either
 /// direction.
-pub fn words(text: &str, range: Range<usize>) -> Vec<Piece> {
-    let mut words: Vec<Piece> = Vec::new();
+pub fn words(text: &str, range: Range<usize>) -> Vec<LinePiece> {
+    let mut words: Vec<LinePiece> = Vec::new();
     for (at, c) in text[range.clone()].char_indices() {
         let (from, to) = (range.start + at, range.start + at + c.len_utf8());
         let to_the_left = runs_left(c) || (joins_left(c) && words.last().is_some_and(|word| word.to_the_left));
         match words.last_mut() {
             Some(word) if word.to_the_left == to_the_left => word.range.end = to,
-            _ => words.push(Piece { range: from..to, mirrored: false, to_the_left }),
+            _ => words.push(LinePiece { range: from..to, mirrored: false, to_the_left }),
         }
     }
     words
@@ -193,7 +193,7 @@ mod tests {
     /// The lines as shown, if all letters have the same width.
     fn seen(text: &str, width: f32) -> Option<Vec<(String, bool)>> {
         let measure = |range: Range<usize>| text[range].chars().count() as f32;
-        let piece = |piece: &Piece| {
+        let piece = |piece: &LinePiece| {
             let words = text[piece.range.clone()].chars().map(|c| if piece.mirrored { mirrored(c) } else { c });
             if piece.to_the_left { words.rev().collect() } else { words.collect::<String>() }
         };
@@ -233,7 +233,7 @@ mod tests {
         let Some(lines) = lines(text, |_| 0.0, f32::INFINITY) else {
             return ((0..text.chars().count()).collect(), false);
         };
-        let of_piece = |piece: &Piece| {
+        let of_piece = |piece: &LinePiece| {
             let numbers = number(piece.range.start)..number(piece.range.end);
             if piece.begins_right() { numbers.rev().collect() } else { numbers.collect::<Vec<_>>() }
         };

@@ -5,7 +5,7 @@ use egui::{Event, Id, Key, Pos2, Ui, text::CCursorRange, text_edit::TextEditStat
 use super::edited::{EditedText, Leading};
 
 /// The state of a field that user input applies to.
-pub struct Seen<'a> {
+pub struct FieldTarget<'a> {
     /// Id of egui's field.
     pub id: Id,
     /// Id of the area above it that receives the pointer.
@@ -32,7 +32,7 @@ impl Events {
     }
 }
 
-impl Seen<'_> {
+impl FieldTarget<'_> {
     /// Moves the cursor to a click, and passes changed key events to the field.
     pub fn control(&self, ui: &Ui, leading: &mut Leading) -> Events {
         let mut state = TextEditState::load(ui.ctx(), self.id).unwrap_or_default();

@@ -15,7 +15,7 @@ use egui::{
 };
 
 use super::{
-    bidi::{self, BidiLine, Piece},
+    bidi::{self, BidiLine, LinePiece},
     galley,
     row::{Gap, Place, TextRow},
     visual_job::VisualJob,
@@ -52,7 +52,7 @@ impl EditedText {
     pub fn new(ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> Self {
         let width = if room.wraps { room.width } else { f32::INFINITY };
         let layout = |visual: &VisualJob| ui.fonts_mut(|fonts| fonts.layout_job(visual.job.clone()));
-        let part = |pieces: &[Piece]| {
+        let part = |pieces: &[LinePiece]| {
             let mut visual = VisualJob::default();
             for piece in pieces {
                 visual.push(&text[piece.range.clone()], piece.range.start, piece, format);
@@ -61,7 +61,7 @@ impl EditedText {
         };
         let measure = |range: Range<usize>| layout(&part(&bidi::words(text, range))).size().x;
         let Some(lines) = bidi::lines(text, measure, width) else {
-            let mut visual = part(&[Piece::to_the_right(0..text.len())]);
+            let mut visual = part(&[LinePiece::to_the_right(0..text.len())]);
             visual.job.wrap.max_width = width;
             // A space at the end must be visible while the user types.
             visual.job.keep_trailing_whitespace = true;

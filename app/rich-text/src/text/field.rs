@@ -118,8 +118,8 @@ impl TextField {
         TextField { id, font, kind: FieldKind::Secret, edition: None }
     }
 
-    /// The field showing this edition of a text. A field may show several texts in turn, even equal
-    /// ones.
+    /// The field showing this edition of a text. A field may show several texts one after another,
+    /// even equal texts.
     pub fn of(self, edition: Edition) -> Self {
         TextField { edition: Some(edition), ..self }
     }
@@ -153,7 +153,7 @@ impl TextField {
         let before =
             shown.filter(|shown| !shown.layout.edited.rows.is_empty() && shown.layout.text == self.kind.shown(text));
         let events = before.map(|shown| {
-            let seen = control::Seen { id, over, edited: &shown.layout.edited, at: shown.at };
+            let seen = control::FieldTarget { id, over, edited: &shown.layout.edited, at: shown.at };
             seen.control(ui, &mut leading)
         });
         let (selection, surrender) = (ui.visuals().selection, ui.options(|it| it.input_options.surrender_focus_on));

@@ -27,7 +27,7 @@ mod shaping;
 mod tests;
 mod visual_job;
 
-pub use bidi::{Piece, begins_right, lines as bidi_lines, words as bidi_words};
+pub use bidi::{LinePiece, begins_right, lines as bidi_lines, words as bidi_words};
 pub use bold::emboldened;
 pub use edition::Edition;
 pub use field::TextField;

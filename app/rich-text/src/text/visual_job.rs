@@ -7,7 +7,7 @@ use egui::{
 };
 
 use super::{
-    bidi::{self, Piece},
+    bidi::{self, LinePiece},
     emoji,
     shaping::{parts_to_the_left, parts_to_the_right},
 };
@@ -25,7 +25,7 @@ pub struct VisualJob {
 
 impl VisualJob {
     /// Appends a part of a piece. `words` begin at byte `from` of the text.
-    pub fn push(&mut self, words: &str, from: usize, piece: &Piece, format: &TextFormat) {
+    pub fn push(&mut self, words: &str, from: usize, piece: &LinePiece, format: &TextFormat) {
         let first = self.origins.len();
         let seen = if piece.mirrored { words.chars().map(bidi::mirrored).collect() } else { words.to_owned() };
         for (part, picture) in emoji::parts(&seen) {

@@ -75,7 +75,7 @@ pub fn read_message_request(
     body: &[u8],
     defaults: &Request,
     only_counts: bool,
-    rules: ReadRules,
+    rules: &ReadRules,
 ) -> Result<RequestedAnswer, ApiError> {
     let strict = rules.strict;
     let (body, fields): (MessageBody, AnswerFields) = parse_fields(body, strict)?;
@@ -96,7 +96,7 @@ pub fn read_message_request(
     }
     let list = body.messages.ok_or_else(|| missing("messages", "at least one message"))?;
     each(list, "messages", |_, message| message.read(&mut messages))?;
-    asked.prompts.push(chat_prompt(messages, false, rules.fetch)?);
+    asked.prompts.push(chat_prompt(messages, false, &rules.fetch)?);
     asked.tools =
         each(body.tools.unwrap_or_default(), "tools", |at, tool| read_tool(&tool, format!("tools[{at}]"), strict))?;
     asked.tool_choice = body.tool_choice.map_or(Ok(ToolChoice::Auto), CallChoice::read)?;
@@ -138,7 +138,7 @@ mod tests {
 
     fn read(body: &Value) -> Result<RequestedAnswer, String> {
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        read_message_request(body.to_string().as_bytes(), &defaults, false, ReadRules::default())
+        read_message_request(body.to_string().as_bytes(), &defaults, false, &ReadRules::default())
             .map_err(|error| error.message)
     }
 
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((&*by_old_name.field, by_old_name.grammar), ("output_format", grammar.grammar));
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
         let strict = ReadRules { strict: true, ..ReadRules::default() };
-        assert!(read_message_request(old.to_string().as_bytes(), &defaults, false, strict).is_err());
+        assert!(read_message_request(old.to_string().as_bytes(), &defaults, false, &strict).is_err());
     }
 
     #[test]

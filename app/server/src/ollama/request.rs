@@ -109,7 +109,7 @@ impl TryFrom<Value> for Think {
 }
 
 /// Reads a body of `/api/chat`. `None` for a request without messages, which only loads the model.
-pub fn read_chat(body: &[u8], defaults: &Request, fetch: PictureFetch) -> Result<Option<RequestedAnswer>, ApiError> {
+pub fn read_chat(body: &[u8], defaults: &Request, fetch: &PictureFetch) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, chat): (CommonFields, OllamaChatFields) = parse_fields(body, false)?;
     let messages = each(chat.messages.unwrap_or_default(), "messages", |_, message| message.read())?;
     let mut asked = common.read(defaults)?;
@@ -124,7 +124,7 @@ pub fn read_chat(body: &[u8], defaults: &Request, fetch: PictureFetch) -> Result
 pub fn read_generate(
     body: &[u8],
     defaults: &Request,
-    fetch: PictureFetch,
+    fetch: &PictureFetch,
 ) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, fields): (CommonFields, GenerateFields) = parse_fields(body, false)?;
     accept_only(fields.template.as_ref(), "template", &[json!("")])?;
@@ -218,10 +218,10 @@ mod tests {
 
     use super::*;
 
-    type BodyReader = fn(&[u8], &Request, PictureFetch) -> Result<Option<RequestedAnswer>, ApiError>;
+    type BodyReader = fn(&[u8], &Request, &PictureFetch) -> Result<Option<RequestedAnswer>, ApiError>;
 
     fn read(read: BodyReader, body: &Value) -> Result<Option<RequestedAnswer>, ApiError> {
-        read(body.to_string().as_bytes(), &Request::new(Prompt::Tokens(Vec::new())), PictureFetch::default())
+        read(body.to_string().as_bytes(), &Request::new(Prompt::Tokens(Vec::new())), &PictureFetch::default())
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub fn read_request(
     endpoint: Endpoint,
     body: &[u8],
     defaults: &Request,
-    rules: ReadRules,
+    rules: &ReadRules,
 ) -> Result<RequestedAnswer, ApiError> {
     match endpoint {
         Endpoint::Chat => read_chat(body, defaults, rules),
@@ -122,12 +122,12 @@ pub fn read_request(
     }
 }
 
-fn read_chat(body: &[u8], defaults: &Request, rules: ReadRules) -> Result<RequestedAnswer, ApiError> {
+fn read_chat(body: &[u8], defaults: &Request, rules: &ReadRules) -> Result<RequestedAnswer, ApiError> {
     let strict = rules.strict;
     let (body, chat, sampling, mut tools, grammar, reasoning): ChatBody = parse_fields(body, strict)?;
     let choices = chat_choices(body.n, chat.logprobs, chat.top_logprobs)?;
     let mut asked = RequestedAnswer::new(Vec::new(), defaults);
-    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict, rules.fetch)?);
+    asked.prompts.push(chat_prompt(read_messages(chat.messages, strict)?, strict, &rules.fetch)?);
     asked.thoughts = reasoning.thoughts()?;
     asked.tools = tools.tools()?;
     asked.tool_choice = tools.choice()?;

@@ -6,7 +6,7 @@ use thermocline_engine::{
     runtime::{CacheBytes, tower_scratch},
 };
 
-/// What decides how much RAM the plans of a model need.
+/// The values that decide how much RAM the plans of a model need.
 pub struct RamUse<'a> {
     pub model: &'a Model,
     /// Its contexts are as long as those of the model.
@@ -24,14 +24,14 @@ pub struct RamUse<'a> {
 
 /// The RAM of one plan.
 pub struct PlannedRam {
-    /// Bytes besides the file, by purpose. The KV caches are those of layers that the plan leaves
+    /// Bytes besides the file, by purpose. The KV caches belong to the layers that the plan leaves
     /// to the CPU, with their largest snapshots.
     pub by_purpose: [(&'static str, u64); 10],
     /// The plan's need of RAM.
     pub need: RamNeed,
     /// Bytes that the plan has, if known.
     pub there: Option<u64>,
-    /// What does not fit. `None` if everything fits, or if the RAM is unknown.
+    /// The part that does not fit. `None` if everything fits, or if the RAM is unknown.
     pub shortage: Option<RamShortage>,
 }
 
@@ -46,7 +46,8 @@ impl RamUse<'_> {
         let drafter = self.draft.or(model.draft_head.as_deref());
         let cache_of = |of: &Model| CacheBytes::of(&of.config, inputs.context, inputs.kv_type).total();
         let draft_cache = drafter.map_or(0, cache_of);
-        // This estimates the CPU's scratch memory by that of a device with the same chunk length.
+        // The scratch memory of a device with the same chunk length estimates the CPU's scratch
+        // memory.
         let computes = plan.layers.iter().any(|layer| layer.hot < layer.units || !layer.resident);
         let by_purpose = [
             ("neuron-major down projections", self.transposed),

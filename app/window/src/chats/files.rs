@@ -27,7 +27,7 @@ use thermocline_rich_text::background::Background;
 
 /// The outcome of a file dialog or of dropped files.
 #[derive(Debug)]
-enum Done {
+enum FileOutcome {
     /// The files that were read, each with its chats or the reason why it has none.
     Read(Vec<(PathBuf, Result<FileChats, String>)>),
     /// A file was written.
@@ -37,7 +37,7 @@ enum Done {
     /// The user closed the dialog.
     Nothing,
     /// The desktop has no file dialog.
-    NoDialog(Wanted),
+    NoDialog(PathPurpose),
 }
 
 /// The chats of a file.
@@ -51,7 +51,7 @@ enum FileChats {
 
 /// The purpose of a path.
 #[derive(Debug)]
-enum Wanted {
+enum PathPurpose {
     /// Import chats from the file.
     Import,
     /// Write this text to a file. The first value is the suggested name.
@@ -61,9 +61,9 @@ enum Wanted {
 /// The open dialog, and the dropped files that wait until it closes.
 #[derive(Debug, Default)]
 pub struct ChatFiles {
-    work: Background<Done>,
+    work: Background<FileOutcome>,
     dropped: Vec<PathBuf>,
-    typed: Option<PathField<Wanted>>,
+    typed: Option<PathField<PathPurpose>>,
 }
 
 impl ChatFiles {
@@ -71,21 +71,21 @@ impl ChatFiles {
     /// added.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) -> bool {
         let done = self.work.take();
-        let added = matches!(done, Some(Done::Read(_)));
+        let added = matches!(done, Some(FileOutcome::Read(_)));
         match done {
-            None | Some(Done::Nothing) => {}
-            Some(Done::Failed(why)) => shell.show_error(why),
-            Some(Done::Written(path)) => {
+            None | Some(FileOutcome::Nothing) => {}
+            Some(FileOutcome::Failed(why)) => shell.show_error(why),
+            Some(FileOutcome::Written(path)) => {
                 shell.toasts.success(format!("Saved to {}", path.display()));
             }
-            Some(Done::Read(files)) => add(files, shell),
-            Some(Done::NoDialog(Wanted::Import)) => {
-                self.typed = Some(PathField::new("Import chats", "", Wanted::Import));
+            Some(FileOutcome::Read(files)) => add(files, shell),
+            Some(FileOutcome::NoDialog(PathPurpose::Import)) => {
+                self.typed = Some(PathField::new("Import chats", "", PathPurpose::Import));
             }
-            Some(Done::NoDialog(Wanted::Save(name, text))) => {
+            Some(FileOutcome::NoDialog(PathPurpose::Save(name, text))) => {
                 let home = directories::UserDirs::new().map(|dirs| dirs.home_dir().join(&name));
                 let path = home.unwrap_or_else(|| PathBuf::from(&name)).display().to_string();
-                self.typed = Some(PathField::new("Save the chat", path, Wanted::Save(name, text)));
+                self.typed = Some(PathField::new("Save the chat", path, PathPurpose::Save(name, text)));
             }
         }
         if !self.dropped.is_empty() && !self.work.is_busy() {
@@ -102,13 +102,13 @@ impl ChatFiles {
         let Some(field) = self.typed.take() else { return };
         match (typed, field.then) {
             (Typed::Nothing, _) => {}
-            (Typed::Path(path), Wanted::Import) => self.drop(ui, path),
-            (Typed::Path(path), Wanted::Save(name, text)) if path.exists() => {
+            (Typed::Path(path), PathPurpose::Import) => self.drop(ui, path),
+            (Typed::Path(path), PathPurpose::Save(name, text)) if path.exists() => {
                 shell.show_error(format!("{} already exists. Choose another name.", path.display()));
                 self.typed =
-                    Some(PathField::new("Save the chat", path.display().to_string(), Wanted::Save(name, text)));
+                    Some(PathField::new("Save the chat", path.display().to_string(), PathPurpose::Save(name, text)));
             }
-            (Typed::Path(path), Wanted::Save(_, text)) => self.begin(ui, shell, move || write(path, &text)),
+            (Typed::Path(path), PathPurpose::Save(_, text)) => self.begin(ui, shell, move || write(path, &text)),
         }
     }
 
@@ -137,13 +137,13 @@ impl ChatFiles {
         self.begin(ctx, shell, move || {
             let text = match text() {
                 Ok(text) => text,
-                Err(error) => return Done::Failed(error.to_string()),
+                Err(error) => return FileOutcome::Failed(error.to_string()),
             };
             let dialog = |it: rfd::FileDialog| it.set_file_name(&name).add_filter(kind(form), extensions).save_file();
             match file_dialog::ask(dialog) {
                 DialogAnswer::Chosen(path) => write(path, &text),
-                DialogAnswer::Closed => Done::Nothing,
-                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Save(name, text)),
+                DialogAnswer::Closed => FileOutcome::Nothing,
+                DialogAnswer::NoDialog => FileOutcome::NoDialog(PathPurpose::Save(name, text)),
             }
         });
     }
@@ -161,8 +161,8 @@ impl ChatFiles {
             };
             match file_dialog::ask(dialog) {
                 DialogAnswer::Chosen(paths) => import(paths, file),
-                DialogAnswer::Closed => Done::Nothing,
-                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Import),
+                DialogAnswer::Closed => FileOutcome::Nothing,
+                DialogAnswer::NoDialog => FileOutcome::NoDialog(PathPurpose::Import),
             }
         });
     }
@@ -173,25 +173,25 @@ impl ChatFiles {
         ctx.request_repaint();
     }
 
-    fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
+    fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> FileOutcome + Send + 'static) {
         if !self.work.is_busy() {
             shell.toasts.check(self.work.start(ctx, work));
         }
     }
 }
 
-fn write(path: PathBuf, text: &str) -> Done {
+fn write(path: PathBuf, text: &str) -> FileOutcome {
     match files::write(&path, files::Form::Stream, text.as_bytes()) {
-        Ok(()) => Done::Written(path),
-        Err(error) => Done::Failed(error_message(&error)),
+        Ok(()) => FileOutcome::Written(path),
+        Err(error) => FileOutcome::Failed(error_message(&error)),
     }
 }
 
 /// Adds the chats of the files at `paths` to the file of chats, if the chats are in a file.
-fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> Done {
+fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> FileOutcome {
     let mut store = match file.map(StoreFile::open_to_write).transpose() {
         Ok(store) => store,
-        Err(error) => return Done::Failed(error.to_string()),
+        Err(error) => return FileOutcome::Failed(error.to_string()),
     };
     let add_file = |path: PathBuf| {
         let chats = read(&path).and_then(|text| match &mut store {
@@ -200,7 +200,7 @@ fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> Done {
         });
         (path, chats)
     };
-    Done::Read(paths.into_iter().map(add_file).collect())
+    FileOutcome::Read(paths.into_iter().map(add_file).collect())
 }
 
 fn read(path: &Path) -> Result<String, String> {

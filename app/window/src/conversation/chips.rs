@@ -1,6 +1,6 @@
 //! Attached files: chips above the draft and above sent messages, and sources under an answer.
 
-use egui::{CollapsingHeader, Label, Margin, Ui};
+use egui::{Align, CollapsingHeader, Label, Layout, Margin, Response, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
 
 use super::{message::MessageContext, thumbnails::Thumbnails};
@@ -34,16 +34,37 @@ fn grouped(number: usize) -> String {
 /// A chip. `picture` shows the thumbnail of a picture in place of the symbol of a file.
 fn chip(ui: &mut Ui, picture: Option<impl FnOnce(&mut Ui)>, contents: impl FnOnce(&mut Ui)) {
     let palette = Palette::of(ui);
-    outlined(palette.raised, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
-        ui.horizontal(|ui| {
-            ui.spacing_mut().item_spacing.x = 4.0;
-            match picture {
-                Some(picture) => picture(ui),
-                None => _ = ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted)),
-            }
-            contents(ui);
+    in_rows(ui, |ui| {
+        let frame = outlined(palette.raised, palette.line, Margin::symmetric(8, 4));
+        let shown = frame.show(ui, |ui| {
+            ui.horizontal(|ui| {
+                ui.spacing_mut().item_spacing.x = 4.0;
+                match picture {
+                    Some(picture) => picture(ui),
+                    None => _ = ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted)),
+                }
+                contents(ui);
+            });
         });
+        shown.response
     });
+}
+
+/// Shows a frame in a layout that wraps. Such a layout does not wrap frames itself, because it does
+/// not know their widths. If the frame was wider in the last pass than the rest of the row, it
+/// begins a new row.
+fn in_rows(ui: &mut Ui, show: impl FnOnce(&mut Ui) -> Response) {
+    let id = ui.next_auto_id();
+    let before: f32 = ui.data(|data| data.get_temp(id)).unwrap_or_default();
+    let room = ui.available_size_before_wrap().x;
+    if room < before && room < ui.max_rect().width() {
+        ui.end_row();
+    }
+    let width = show(ui).rect.width();
+    if (width - before).abs() > 0.5 {
+        ui.data_mut(|data| data.insert_temp(id, width));
+        ui.ctx().request_discard("a file in a row has another width");
+    }
 }
 
 /// The files of the draft.
@@ -52,7 +73,7 @@ pub struct DraftFiles<'a> {
     pub thumbnails: &'a Thumbnails,
     /// The model's key.
     pub key: Option<&'a str>,
-    /// What the model will be given of each file, once all files are counted.
+    /// The part of each file that the model will get, once all files are counted.
     pub parts: Option<&'a FileParts>,
     /// The names of files that are still being read.
     pub unread: &'a [String],
@@ -68,7 +89,8 @@ impl DraftFiles<'_> {
             return None;
         }
         let mut removed = None;
-        ui.horizontal_wrapped(|ui| {
+        let row = egui::vec2(ui.available_width(), ui.spacing().interact_size.y);
+        ui.allocate_ui_with_layout(row, Layout::left_to_right(Align::TOP).with_main_wrap(true), |ui| {
             for (at, file) in files.iter().enumerate() {
                 let picture = file.has_pictures().then_some(|ui: &mut Ui| thumbnails.show(ui, file));
                 chip(ui, picture, |ui| {
@@ -122,7 +144,7 @@ fn given(ui: &mut Ui, tokens: Option<Option<usize>>, part: Option<FilePart>, ran
     }
 }
 
-/// What the user removes from the draft: one file, or all unread files.
+/// The files that the user removes from the draft: one file, or all unread files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
     /// This file.
@@ -139,7 +161,7 @@ pub fn sent(ui: &mut Ui, context: &MessageContext<'_>) -> Option<AttachmentId> {
     }
     let mut clicked = None;
     let row = egui::vec2(ui.available_width(), 28.0);
-    ui.allocate_ui_with_layout(row, egui::Layout::right_to_left(egui::Align::Center).with_main_wrap(true), |ui| {
+    ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::TOP).with_main_wrap(true), |ui| {
         for file in files {
             let is_picture = file.has_pictures();
             let part = match sources.iter().any(|source| source.name == file.name && source.passage.is_some()) {
@@ -152,7 +174,8 @@ pub fn sent(ui: &mut Ui, context: &MessageContext<'_>) -> Option<AttachmentId> {
             let tokens = tokens.map(|(tokens, _)| counted(*tokens));
             let given = tokens.as_deref().into_iter().chain(part).collect::<Vec<_>>().join(", ");
             let palette = Palette::of(ui);
-            outlined(palette.panel, palette.line, Margin::symmetric(8, 4)).show(ui, |ui| {
+            let frame = outlined(palette.panel, palette.line, Margin::symmetric(8, 4));
+            let contents = |ui: &mut Ui| {
                 ui.spacing_mut().item_spacing.x = 4.0;
                 if !given.is_empty() {
                     muted(ui, given);
@@ -169,7 +192,8 @@ pub fn sent(ui: &mut Ui, context: &MessageContext<'_>) -> Option<AttachmentId> {
                 } else {
                     ui.label(ICON_DESCRIPTION.rich_text().size(16.0).color(palette.muted));
                 }
-            });
+            };
+            in_rows(ui, |ui| frame.show(ui, contents).response);
         }
     });
     clicked
@@ -201,7 +225,33 @@ pub fn sources(ui: &mut Ui, sources: &[Source], ranking: Option<&PassageRanking>
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, rc::Rc};
+
     use super::*;
+
+    #[test]
+    fn files_that_do_not_fit_into_a_row_begin_another() {
+        let places = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&places);
+        let mut harness = egui_kittest::Harness::builder().with_size([500.0, 300.0]).build_ui(move |ui| {
+            seen.borrow_mut().clear();
+            let row = egui::vec2(ui.available_width(), 20.0);
+            ui.allocate_ui_with_layout(row, Layout::left_to_right(Align::TOP).with_main_wrap(true), |ui| {
+                for size in [egui::vec2(200.0, 40.0), egui::vec2(200.0, 20.0), egui::vec2(300.0, 20.0)] {
+                    in_rows(ui, |ui| {
+                        let frame = egui::Frame::new().inner_margin(4);
+                        let shown = frame.show(ui, |ui| ui.allocate_exact_size(size, egui::Sense::hover()));
+                        seen.borrow_mut().push(shown.response.rect);
+                        shown.response
+                    });
+                }
+            });
+        });
+        harness.run();
+        let [first, second, third] = places.borrow()[..] else { panic!("three files") };
+        assert_eq!(first.top(), second.top());
+        assert!(third.top() >= first.bottom() && third.right() <= 500.0, "{first:?} {second:?} {third:?}");
+    }
 
     #[test]
     fn digits_are_in_groups() {

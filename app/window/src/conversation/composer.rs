@@ -73,7 +73,7 @@ pub enum ComposerState {
     AnsweringElsewhere,
 }
 
-/// What the composer shows besides the text.
+/// The parts of the composer besides the text.
 #[derive(Debug, Clone, Copy)]
 pub struct ComposerView<'a> {
     /// Placeholder of the empty text field.
@@ -227,7 +227,7 @@ fn gauge(ui: &mut Ui, fill: ContextFill, with_bar: bool) {
     shown.on_hover_text(help);
 }
 
-/// Draws a bar of which the fraction `part` is filled.
+/// Draws a bar whose fraction `part` is filled.
 fn bar(ui: &mut Ui, part: f32) -> egui::Response {
     let palette = Palette::of(ui);
     let (rect, bar) = ui.allocate_exact_size(egui::vec2(BAR, 6.0), egui::Sense::hover());

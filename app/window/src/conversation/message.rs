@@ -32,7 +32,7 @@ use thermocline_rich_text::{
 const READS_HELP: &str = "FFN neurons that do not fire are not read. The figures do not include attention. Use a race to see \
     how much time this saves.";
 
-/// What a message needs to be drawn.
+/// The values that a message is drawn with.
 pub struct MessageContext<'a> {
     /// The message.
     pub message: &'a StoredMessage,

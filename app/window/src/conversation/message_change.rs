@@ -40,7 +40,7 @@ impl MessageChange {
         MessageChange { id: message.id, text: message.content.clone(), edition: Edition::default(), held: false }
     }
 
-    /// True if the text differs from that of the message in `branch`.
+    /// True if the text differs from the message in `branch`.
     pub fn differs(&self, branch: &[StoredMessage]) -> bool {
         branch.iter().any(|message| message.id == self.id && message.content != self.text)
     }

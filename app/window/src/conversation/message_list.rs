@@ -25,7 +25,7 @@ use thermocline_rich_text::theme::Palette;
 /// Maximum number of answers whose blocks are cached.
 const READY: usize = 256;
 
-/// What the user wants of the shown messages.
+/// A request of the user for a shown message.
 #[derive(Default)]
 struct ListActs {
     message: Option<MessageAction>,

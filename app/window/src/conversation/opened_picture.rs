@@ -2,7 +2,7 @@
 //! fire there. A table below the picture lists the neurons that add most to the outputs of their
 //! layers.
 
-use egui::{Image, Key, Label, Modifiers, Rect, Role, Sense, Stroke, StrokeKind, Ui, Vec2, WidgetInfo};
+use egui::{Image, Key, Label, Modifiers, Role, Sense, Stroke, StrokeKind, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CLOSE};
 use thermocline_engine::{eval::TokenFiring, session::Engine};
 
@@ -10,7 +10,7 @@ use super::{
     Conversation,
     message::MessageContext,
     neuron_table::{NeuronTableRow, neuron_table},
-    patches::{PatchGrid, TintedPatches},
+    patches::{PatchCells, TintedPatches},
     thumbnails::DecodedPicture,
 };
 use crate::{command::Command, keyboard, neurons::RingedNeurons, shell::Shell};
@@ -55,7 +55,7 @@ pub struct OpenedPicture {
     asked: Option<usize>,
 }
 
-/// What the view needs to be drawn.
+/// The values that the view is drawn with.
 #[derive(Clone, Copy)]
 pub struct PictureContext<'a> {
     /// The pixels, once they are decoded.
@@ -63,7 +63,7 @@ pub struct PictureContext<'a> {
     /// True if the pixels can never be decoded.
     pub damaged: bool,
     /// The patches of the picture in the open model, or why there are none.
-    pub grid: Result<PatchGrid, &'a str>,
+    pub patches: Result<&'a PatchCells, &'a str>,
     /// The colours of the patches.
     pub tint: Option<TintedPatches<'a>>,
     /// True if the arrow keys move from patch to patch, because nothing else uses them.
@@ -106,15 +106,11 @@ impl OpenedPicture {
         let mut act = None;
         let before = self.chosen;
         ui.horizontal(|ui| {
-            if let Ok(grid) = context.grid {
-                self.steps(ui, grid, context.arrows);
+            if let Ok(patches) = context.patches {
+                self.steps(ui, patches, context.arrows);
             }
-            muted(
-                ui,
-                context
-                    .grid
-                    .map_or_else(str::to_owned, |_| "Click a patch to see which neurons fire there.".to_owned()),
-            );
+            let click = |_| "Click a patch to see which neurons fire there.".to_owned();
+            muted(ui, context.patches.map_or_else(str::to_owned, click));
             if icon_button(ui, ICON_CLOSE, "Close the picture").clicked() {
                 act = Some(PictureAct::Close);
             }
@@ -123,7 +119,7 @@ impl OpenedPicture {
         if let Some(tint) = context.tint {
             muted(ui, tint.sentence());
         }
-        let (Ok(grid), Some(patch)) = (context.grid, self.chosen) else { return act };
+        let (Ok(patches), Some(patch)) = (context.patches, self.chosen) else { return act };
         let Some(firing) = &self.firing else {
             return act.or((self.chosen != before).then_some(PictureAct::Compute));
         };
@@ -142,7 +138,7 @@ impl OpenedPicture {
             }
             FiringProgress::Known(known) => {
                 if let Some(of_patch) = known.get(patch) {
-                    neurons(ui, grid.name(patch), of_patch, firing);
+                    neurons(ui, patches.name(patch), of_patch, firing);
                     if ui.button("Show the neurons on the map").clicked() {
                         act = Some(PictureAct::Map);
                     }
@@ -157,15 +153,18 @@ impl OpenedPicture {
     }
 
     /// Moves from patch to patch by buttons and arrow keys.
-    fn steps(&mut self, ui: &mut Ui, grid: PatchGrid, arrows: bool) {
+    fn steps(&mut self, ui: &mut Ui, patches: &PatchCells, arrows: bool) {
         let pressed = |ui: &Ui, key: Key| arrows && keyboard::pressed(ui, Modifiers::NONE, key);
         let back = icon_button(ui, ICON_CHEVRON_LEFT, "Patch before").clicked() || pressed(ui, Key::ArrowLeft);
         let on = icon_button(ui, ICON_CHEVRON_RIGHT, "Patch after").clicked() || pressed(ui, Key::ArrowRight);
-        let step = [(back, -1), (on, 1), (pressed(ui, Key::ArrowUp), -(grid.cols as isize))];
-        let steps = step.into_iter().chain([(pressed(ui, Key::ArrowDown), grid.cols as isize)]);
-        for (_, step) in steps.filter(|(wanted, _)| *wanted) {
+        for (_, step) in [(back, -1), (on, 1)].into_iter().filter(|(wanted, _)| *wanted) {
             let moved = self.chosen.map_or(Some(0), |at| at.checked_add_signed(step));
-            self.chosen = moved.filter(|at| *at < grid.count()).or(self.chosen);
+            self.chosen = moved.filter(|at| *at < patches.0.len()).or(self.chosen);
+        }
+        let rows = [(pressed(ui, Key::ArrowUp), -1), (pressed(ui, Key::ArrowDown), 1)];
+        for (_, rows) in rows.into_iter().filter(|(wanted, _)| *wanted) {
+            let moved = self.chosen.map_or(Some(0), |at| patches.below(at, rows));
+            self.chosen = moved.filter(|at| *at < patches.0.len()).or(self.chosen);
         }
     }
 
@@ -187,20 +186,21 @@ impl OpenedPicture {
         if let Some(tint) = context.tint {
             tint.paint(ui.painter(), rect, &palette);
         }
-        let grid = context.grid.ok();
+        let patches = context.patches.ok();
         let name = [
             Some(format!("{}, large", self.name)),
-            grid.zip(self.chosen).map(|(grid, chosen)| grid.name(chosen)),
+            patches.zip(self.chosen).map(|(patches, chosen)| patches.name(chosen)),
             context.tint.map(TintedPatches::count),
         ];
         let name = name.into_iter().flatten().collect::<Vec<_>>().join(", ");
         response.widget_info(|| WidgetInfo::labeled(Role::Image, true, &name));
-        let Some(grid) = grid else { return };
+        let Some(patches) = patches else { return };
         let outline = |patch: usize, colour| {
-            let place: Rect = grid.rect(patch, rect);
-            ui.painter().rect_stroke(place, 0.0, Stroke::new(2.0, colour), StrokeKind::Inside);
+            if let Some(place) = patches.rect(patch, rect) {
+                ui.painter().rect_stroke(place, 0.0, Stroke::new(2.0, colour), StrokeKind::Inside);
+            }
         };
-        let pointed = response.hover_pos().and_then(|at| grid.at(at, rect));
+        let pointed = response.hover_pos().and_then(|at| patches.at(at, rect, None));
         if let Some(patch) = pointed {
             outline(patch, palette.text);
         }
@@ -208,7 +208,7 @@ impl OpenedPicture {
             outline(patch, palette.amber);
         }
         if let Some(at) = response.interact_pointer_pos().filter(|_| response.clicked()) {
-            self.chosen = grid.at(at, rect).or(self.chosen);
+            self.chosen = patches.at(at, rect, self.chosen).or(self.chosen);
         }
         if let Some(patch) = pointed {
             let known = self.firing.as_ref().map(PictureFiring::progress);
@@ -216,7 +216,7 @@ impl OpenedPicture {
                 Some(FiringProgress::Known(known)) => known.get(patch).map(|of| format!(": {} neurons fire", of.fired)),
                 _ => None,
             };
-            response.on_hover_text(format!("{}{}", grid.name(patch), fired.unwrap_or_default()));
+            response.on_hover_text(format!("{}{}", patches.name(patch), fired.unwrap_or_default()));
         }
     }
 }
@@ -234,24 +234,19 @@ pub fn below(
     let view = opened.as_mut().filter(|view| view.message == message.id)?;
     let file = files.iter().find(|file| file.id == view.id)?;
     let (decoded, damaged) = (thumbnails.decoded(file), thumbnails.is_damaged(file));
-    let grid = patches(engine, decoded);
-    let grid = grid.as_ref().copied().map_err(String::as_str);
+    let patches = patches(engine, decoded);
+    let patches = patches.as_ref().map_err(String::as_str);
     let tint = thumbnails.tinted(file, tint.iter().chain(mark).copied());
-    view.show(ui, PictureContext { decoded, damaged, grid, tint, arrows })
+    view.show(ui, PictureContext { decoded, damaged, patches, tint, arrows })
 }
 
 /// The patches of a picture in the open model, or a sentence why there are none.
-fn patches(engine: Option<&Engine>, picture: Option<&DecodedPicture>) -> Result<PatchGrid, String> {
+fn patches(engine: Option<&Engine>, picture: Option<&DecodedPicture>) -> Result<PatchCells, String> {
     let Some(tower) = engine.and_then(Engine::tower) else {
         return Err("Open a model that sees pictures to see which neurons fire at its patches.".to_owned());
     };
-    if tower.has_text_positions() {
-        let why = "The open model reads an overview and slices of a picture, so it has no patches.";
-        return Err(why.to_owned());
-    }
     let Some(DecodedPicture { size: [width, height], .. }) = picture else { return Err(String::new()) };
-    let grid = tower.grid(*width, *height).map_err(|error| sentence(error_message(&error)))?;
-    Ok(PatchGrid { rows: grid.rows, cols: grid.cols })
+    tower.cells(*width, *height).map(PatchCells).map_err(|error| sentence(error_message(&error)))
 }
 
 impl Conversation {

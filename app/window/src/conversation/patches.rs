@@ -1,44 +1,73 @@
 //! The patches of a shown picture: their places, and the tint of a neuron on them.
 
+use std::cmp::Reverse;
+
 use egui::{Painter, Pos2, Rect, Vec2};
 
 use crate::neurons::{PatchTint, Tint};
-use thermocline_engine::pictures::PictureHash;
+use thermocline_engine::{
+    model::{PictureCell, PictureGrid},
+    pictures::PictureHash,
+};
 use thermocline_rich_text::theme::Palette;
 
-/// Rows and columns of patches over the whole of a picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PatchGrid {
-    pub rows: usize,
-    pub cols: usize,
-}
+/// The parts of a picture that its tokens see, in the order of the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchCells(pub Vec<PictureCell>);
 
-impl PatchGrid {
-    /// Number of patches.
-    pub fn count(self) -> usize {
-        self.rows * self.cols
-    }
-
-    /// Row and column of a patch, from 1, in words.
-    pub fn name(self, patch: usize) -> String {
-        let cols = self.cols.max(1);
-        format!("row {}, column {} of {} × {}", patch / cols + 1, patch % cols + 1, self.rows, self.cols)
+impl PatchCells {
+    /// The place of a patch in words. Rows and columns count from 1.
+    pub fn name(&self, patch: usize) -> String {
+        let Some(PictureCell { grid: PictureGrid { rows, cols }, index }) = self.0.get(patch).copied() else {
+            return String::new();
+        };
+        let mut name =
+            format!("row {}, column {} of {rows} × {cols}", index / cols.max(1) + 1, index % cols.max(1) + 1);
+        if self.0.last().is_some_and(|last| last.grid != self.0[patch].grid) {
+            name += " of the overview";
+        }
+        let same: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at] == self.0[patch]).collect();
+        if same.len() > 1 {
+            let at = same.iter().position(|at| *at == patch).unwrap_or_default();
+            name += &format!(", token {} of {}", at + 1, same.len());
+        }
+        name
     }
 
     /// The rectangle of a patch of a picture at `picture`.
-    pub fn rect(self, patch: usize, picture: Rect) -> Rect {
-        let size = picture.size() / Vec2::new(self.cols.max(1) as f32, self.rows.max(1) as f32);
-        let place = Vec2::new((patch % self.cols.max(1)) as f32, (patch / self.cols.max(1)) as f32);
-        Rect::from_min_size(picture.min + place * size, size)
+    pub fn rect(&self, patch: usize, picture: Rect) -> Option<Rect> {
+        self.0.get(patch).map(|cell| cell_rect(*cell, picture))
     }
 
-    /// The patch at `at` of a picture at `picture`.
-    pub fn at(self, at: Pos2, picture: Rect) -> Option<usize> {
+    /// The patch at `at` of a picture at `picture`: the patch behind `chosen` among the patches
+    /// there, or else a smallest patch.
+    pub fn at(&self, at: Pos2, picture: Rect, chosen: Option<usize>) -> Option<usize> {
         let place = (at - picture.min) / picture.size();
         let index = |part: f32, count: usize| ((part * count as f32) as usize).min(count.saturating_sub(1));
-        (picture.contains(at) && self.count() > 0)
-            .then(|| index(place.y, self.rows) * self.cols + index(place.x, self.cols))
+        let covers = |cell: &PictureCell| {
+            let PictureGrid { rows, cols } = cell.grid;
+            cell.index == index(place.y, rows) * cols + index(place.x, cols)
+        };
+        let mut there: Vec<usize> = (0..self.0.len()).filter(|patch| covers(&self.0[*patch])).collect();
+        there.sort_by_key(|patch| Reverse(self.0[*patch].grid.tokens()));
+        let before = chosen.and_then(|chosen| there.iter().position(|patch| *patch == chosen));
+        let next = before.map_or(0, |before| (before + 1) % there.len());
+        there.get(next).copied().filter(|_| picture.contains(at))
     }
+
+    /// The first patch of the cell that is `rows` rows below the cell of `patch`, in the same grid.
+    pub fn below(&self, patch: usize, rows: isize) -> Option<usize> {
+        let PictureCell { grid, index } = *self.0.get(patch)?;
+        let index = index.checked_add_signed(rows * grid.cols as isize)?;
+        self.0.iter().position(|cell| *cell == PictureCell { grid, index })
+    }
+}
+
+/// The rectangle of a cell of a picture at `picture`.
+fn cell_rect(PictureCell { grid: PictureGrid { rows, cols }, index }: PictureCell, picture: Rect) -> Rect {
+    let size = picture.size() / Vec2::new(cols.max(1) as f32, rows.max(1) as f32);
+    let place = Vec2::new((index % cols.max(1)) as f32, (index / cols.max(1)) as f32);
+    Rect::from_min_size(picture.min + place * size, size)
 }
 
 /// The tint of a neuron, or of a held token, on one picture.
@@ -68,10 +97,8 @@ impl<'t> TintedPatches<'t> {
 
     /// Colours the patches of a picture at `picture`.
     pub fn paint(self, painter: &Painter, picture: Rect, palette: &Palette) {
-        let [rows, cols] = self.patches.grid();
-        for (patch, strength) in self.patches.fired() {
-            let place = PatchGrid { rows, cols }.rect(patch, picture);
-            painter.rect_filled(place, 0.0, self.tint.colour(palette, strength));
+        for (cell, strength) in self.patches.areas() {
+            painter.rect_filled(cell_rect(cell, picture), 0.0, self.tint.colour(palette, strength));
         }
     }
 }
@@ -86,16 +113,44 @@ fn capital(name: &str) -> String {
 mod tests {
     use super::*;
 
+    const PICTURE: Rect = Rect::from_min_max(Pos2::new(10.0, 20.0), Pos2::new(70.0, 80.0));
+
+    fn cells(rows: usize, cols: usize) -> impl Iterator<Item = PictureCell> {
+        let grid = PictureGrid { rows, cols };
+        (0..grid.tokens()).map(move |index| PictureCell { grid, index })
+    }
+
     #[test]
     fn every_patch_is_where_it_is_drawn() {
-        let (grid, picture) =
-            (PatchGrid { rows: 3, cols: 4 }, Rect::from_min_size(Pos2::new(10.0, 20.0), Vec2::splat(60.0)));
-        for patch in 0..grid.count() {
-            assert_eq!(grid.at(grid.rect(patch, picture).center(), picture), Some(patch));
+        let patches = PatchCells(cells(3, 4).collect());
+        for patch in 0..12 {
+            let centre = patches.rect(patch, PICTURE).unwrap().center();
+            assert_eq!(patches.at(centre, PICTURE, None), Some(patch));
+            assert_eq!(patches.at(centre, PICTURE, Some(patch)), Some(patch), "the only one there");
         }
-        assert_eq!(grid.at(picture.max, picture), Some(11), "the edge");
-        assert_eq!(grid.at(picture.min - Vec2::splat(1.0), picture), None);
-        assert_eq!(grid.name(6), "row 2, column 3 of 3 × 4");
-        assert_eq!(PatchGrid { rows: 0, cols: 0 }.at(picture.center(), picture), None);
+        assert_eq!(patches.at(PICTURE.max, PICTURE, None), Some(11), "the edge");
+        assert_eq!(patches.at(PICTURE.min - Vec2::splat(1.0), PICTURE, None), None);
+        assert_eq!(patches.name(6), "row 2, column 3 of 3 × 4");
+        assert_eq!((patches.below(6, 1), patches.below(6, -1), patches.below(6, 2)), (Some(10), Some(2), None));
+        assert_eq!(PatchCells(Vec::new()).at(PICTURE.center(), PICTURE, None), None);
+    }
+
+    /// Two tokens see the overview, and two see each of two slices.
+    #[test]
+    fn clicks_choose_slices_first_and_then_the_overview() {
+        let parts = cells(1, 1).chain(cells(1, 2));
+        let patches = PatchCells(parts.flat_map(|cell| [cell; 2]).collect());
+        let right = patches.rect(4, PICTURE).unwrap();
+        assert_eq!((right.min.x, right.max), (40.0, PICTURE.max));
+        let mut chosen = None;
+        let clicked: Vec<_> = (0..5)
+            .map(|_| {
+                chosen = patches.at(right.center(), PICTURE, chosen);
+                chosen.unwrap()
+            })
+            .collect();
+        assert_eq!(clicked, [4, 5, 0, 1, 4]);
+        assert_eq!(patches.name(5), "row 1, column 2 of 1 × 2, token 2 of 2");
+        assert_eq!(patches.name(0), "row 1, column 1 of 1 × 1 of the overview, token 1 of 2");
     }
 }

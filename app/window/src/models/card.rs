@@ -46,7 +46,7 @@ pub struct CardView<'c> {
     pub added: &'c [ModelId],
     /// The running preparation, of this model or another.
     pub preparation: Option<&'c Preparation>,
-    /// Minimum height of the card: that of its neighbours, in points.
+    /// Minimum height of the card in points, which is the height of its neighbours.
     pub least: f32,
     /// True if the card is folded until the user unfolds it.
     pub folds: bool,

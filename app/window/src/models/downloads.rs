@@ -1,4 +1,4 @@
-//! Downloads of models: those that suit this computer, search results, and any address.
+//! Downloads of models: models that suit this computer, search results, and any address.
 
 use std::time::Instant;
 

@@ -32,7 +32,7 @@ struct DraftOption<'c> {
 }
 
 impl<'c> Drafters<'c> {
-    /// Those that can draft for the model of `card`.
+    /// The drafters that can draft for the model of `card`.
     fn of(self, card: &ModelCard) -> Vec<DraftOption<'c>> {
         let models = self.models.iter().filter(|other| other.drafts_for(card));
         let assistants = self.assistants.iter().filter(|other| other.drafts_for(card));
@@ -41,8 +41,8 @@ impl<'c> Drafters<'c> {
     }
 }
 
-/// Shows the choice for the card's model, among those of `drafters` that fit it. `title` is the
-/// model's display name. `open` is its engine if it is open. Shows nothing if there is no choice.
+/// Shows the choice for the card's model, among the `drafters` that fit it. `title` is the model's
+/// display name. `open` is its engine if it is open. Shows nothing if there is no choice.
 pub fn show(
     ui: &mut Ui,
     shell: &mut Shell,

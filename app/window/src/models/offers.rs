@@ -120,7 +120,7 @@ impl DownloadOffers {
         [self.memory_speed.known(), shown].into_iter().flatten().max_by(f64::total_cmp)
     }
 
-    /// The models that fit this computer with its `gpu`, and those that the user clicked.
+    /// The models that fit this computer with its `gpu`, and the models that the user clicked.
     fn models(&self, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
         let mut models = chat_models::offered(self.ram, gpu, bandwidth);
         for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {

@@ -81,8 +81,8 @@ pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -
     table
 }
 
-/// The colour of the lines between layers and between experts. It is that of silent neurons, so
-/// that every other level stands out.
+/// The colour of the lines between layers and between experts. Silent neurons have it, so that
+/// every other level stands out.
 pub fn separator(table: &ColourTable) -> Color32 {
     table[0]
 }

@@ -97,8 +97,8 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, pla
     });
 }
 
-/// The measured times of a layer. The CPU's time is that of the FFN, the GPU's time that of the
-/// whole layer. They overlap, except for the CPU's waiting time.
+/// The measured times of a layer. The CPU's time covers the FFN. The GPU's time covers the whole
+/// layer. They overlap, except for the CPU's waiting time.
 fn times(figures: &LayerTrace) -> Option<String> {
     let measured = [("GPU", figures.gpu_ns), ("CPU", figures.cpu_ns), ("waiting for the GPU", figures.wait_ns)];
     let words =

@@ -1,19 +1,19 @@
-//! The neurons: which fire, and which are hot. The [`panel`] shows a [`watched`] model: a [`map`]
+//! The neurons that fire, and the hot neurons. The [`panel`] shows a [`watched`] model: a [`map`]
 //! of one token, [text](below) below it, and [`figures`] beside it.
 //!
 //! The levels of dots are computed without a window: [`mode`], [`layer_values`], [`order`],
 //! [`grid`] and [`atlas`]. They come from a [`plane`] of bytes, either on the device by a
 //! [`shader`] with [`map_textures`], or on the CPU.
 //!
-//! Beside the map stand [`playback`], [`history`], [`pins`] with a [card](pin_card), a [`lens`] on
-//! the words that they raise and their words [across chats](across_chats), the [`search`] for
-//! neurons by a word, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and
-//! the [`expert_borders`]. [`cost`] is the cost of recording, and [`kind`] is the kind of a model's
-//! neurons.
+//! Around the map are [`playback`], [`history`], the [`search`] for neurons by a word, [`tint`],
+//! [`facts`], buttons for [switching neurons off](switching_off), and the [`expert_borders`].
+//! [`pins`] are pinned neurons. A pin has a [card](pin_card), a [`lens`] on the words that it
+//! raises, and its words [across chats](across_chats). [`cost`] is the cost of recording, and
+//! [`kind`] is the kind of a model's neurons.
 //!
-//! What the user [saves](saving) is [written](export) on a background thread: a
-//! [card](picture_card) with a [copy of the map](map_snapshot) and the token in its [`sentence`],
-//! drawn on a [`canvas`], or an [`animation`] of it.
+//! The user [saves](saving) a [card](picture_card) or an [`animation`]. A card has a [copy of the
+//! map](map_snapshot) and the token in its [`sentence`], drawn on a [`canvas`]. A background thread
+//! [writes](export) the file.
 //!
 //! Everything reads the engine's board of neurons and never waits for it. Only what is new and
 //! visible is drawn.

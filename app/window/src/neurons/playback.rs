@@ -9,8 +9,8 @@ use thermocline_engine::telemetry::neurons::{NeuronBoard, TokenTrace};
 pub struct Playback {
     held: Option<TokenTrace>,
     base: Option<TokenTrace>,
-    /// Tokens stored with the chat, oldest first. They replace those of the board. `None` while the
-    /// board is followed.
+    /// Tokens stored with the chat, oldest first. They replace the tokens of the board. `None`
+    /// while the board is followed.
     kept: Option<Vec<TokenTrace>>,
     /// Index of the chat's first token on the board.
     first: u64,
@@ -33,9 +33,8 @@ impl Playback {
         self.held = None;
     }
 
-    /// Switches to another chat, without a held or compared token. The chat's tokens are those at
-    /// the end of `board` whose session is `own`. If there are none, they are `kept`, numbered from
-    /// 0.
+    /// Switches to another chat, without a held or compared token. The chat's tokens are at the end
+    /// of `board`, with the session `own`. If there are none, they are `kept`, numbered from 0.
     pub fn show_chat(&mut self, board: &NeuronBoard, own: impl Fn(u64) -> bool, kept: Vec<TokenTrace>) {
         let range = board.kept().masks;
         let is_own = |index: &u64| board.token(*index).is_some_and(|token| own(token.session));

@@ -5,7 +5,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use egui::Color32;
 use thermocline_engine::{
-    model::NeuronIndex,
+    model::{NeuronIndex, PictureCell, PictureGrid},
     pictures::PictureHash,
     telemetry::neurons::{PicturePatch, TokenTrace},
 };
@@ -36,27 +36,42 @@ pub struct RingedNeurons {
 /// A neuron's activation at the patches of a picture.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PatchTint {
-    rows: usize,
-    cols: usize,
-    /// Strengths from 0 to 1, row by row. `None` if the patch is no longer recorded.
+    /// True if each token sees a cell of its own, in one grid.
+    one_grid: bool,
+    /// The cells that recorded tokens see, by the tokens.
+    cells: Vec<Option<PictureCell>>,
+    /// Strengths of the tokens from 0 to 1. `None` if the token is no longer recorded.
     strengths: Vec<Option<f32>>,
 }
 
 impl PatchTint {
-    /// Adds the strength at a patch. A patch of another grid starts again.
+    /// Adds the strength at a patch. A patch of a picture that was cut in another way starts again.
     fn add(&mut self, patch: PicturePatch, strength: f32) {
-        let [rows, cols] = [patch.rows, patch.cols].map(|count| count as usize);
-        if [self.rows, self.cols] != [rows, cols] {
-            *self = PatchTint { rows, cols, strengths: vec![None; rows * cols] };
+        let PicturePatch { token, tokens, rows, cols, index, .. } = patch;
+        let grid = PictureGrid { rows: rows as usize, cols: cols as usize };
+        let (at, cell) = (token as usize, PictureCell { grid, index: index as usize });
+        let before = self.cells.get(at).copied().flatten();
+        if self.cells.len() != tokens as usize || before.is_some_and(|before| before != cell) {
+            let (cells, strengths) = (vec![None; tokens as usize], vec![None; tokens as usize]);
+            *self = PatchTint { one_grid: grid.tokens() == tokens as usize, cells, strengths };
         }
-        if let Some(known) = self.strengths.get_mut(patch.index as usize) {
-            *known = Some(strength);
+        if let (Some(known), Some(seen)) = (self.strengths.get_mut(at), self.cells.get_mut(at)) {
+            (*known, *seen) = (Some(strength), Some(cell));
         }
     }
 
-    /// Rows and columns of patches.
-    pub fn grid(&self) -> [usize; 2] {
-        [self.rows, self.cols]
+    /// The cells at which the neuron fires, each with the highest strength of its tokens. Cells
+    /// of an overview precede cells of slices.
+    pub fn areas(&self) -> Vec<(PictureCell, f32)> {
+        let mut areas: Vec<(PictureCell, f32)> = Vec::new();
+        for (cell, strength) in self.fired().filter_map(|(at, strength)| Some((self.cells[at]?, strength))) {
+            // Tokens of a cell follow one another.
+            match areas.last_mut().filter(|(last, _)| *last == cell) {
+                Some((_, most)) => *most = most.max(strength),
+                None => areas.push((cell, strength)),
+            }
+        }
+        areas
     }
 
     /// The patches at which the neuron fires, with their strengths.
@@ -69,7 +84,15 @@ impl PatchTint {
     pub fn count(&self) -> String {
         let (fired, known) = (self.fired().count(), self.strengths.iter().flatten().count());
         let forgotten = self.strengths.len() - known;
-        let count = format!("{fired} of {known} patches");
+        let mut grids = self.cells.iter().flatten().map(|cell| cell.grid);
+        let first = grids.next();
+        let is_whole = grids.all(|grid| Some(grid) == first) && self.cells.iter().all(Option::is_some);
+        let what = match () {
+            () if self.one_grid => "patches",
+            () if is_whole => "tokens",
+            () => "tokens of the overview and slices",
+        };
+        let count = format!("{fired} of {known} {what}");
         if forgotten > 0 { format!("{count}, {forgotten} are no longer recorded") } else { count }
     }
 }
@@ -215,7 +238,7 @@ mod tests {
     #[test]
     fn patches_of_a_picture_are_tinted_by_their_last_tokens() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
-        let patch = |index| PicturePatch { picture: [7; 32], rows: 2, cols: 2, index };
+        let patch = |index| PicturePatch { picture: [7; 32], token: index, tokens: 4, rows: 2, cols: 2, index };
         let mut see = |index: Option<u32>, fired| {
             let token = BegunToken { session: 0, position: 0, id: 1, patch: index.map(patch) };
             recorder.begin_each([token].into_iter(), false);
@@ -233,12 +256,14 @@ mod tests {
         let tint = Tint::of(pin, false, |_| b"pad");
         assert_eq!(tint.text, b"pad", "the text alone");
         let of_picture = tint.picture(PictureHash([7; 32])).unwrap();
-        assert_eq!((of_picture.grid(), of_picture.count()), ([2, 2], "3 of 4 patches".to_owned()));
+        assert_eq!(of_picture.count(), "3 of 4 patches");
+        let cell = |index| PictureCell { grid: PictureGrid { rows: 2, cols: 2 }, index };
+        assert_eq!(of_picture.areas(), [(cell(0), 1.0), (cell(1), 1.0), (cell(2), 1.0)]);
         assert_eq!(of_picture.fired().map(|(at, _)| at).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(tint.picture(PictureHash([8; 32])), None);
         // Only the last two patches are recorded, of another grid.
         let mut cut = of_picture.clone();
-        cut.add(PicturePatch { rows: 1, cols: 3, ..patch(2) }, 0.0);
+        cut.add(PicturePatch { tokens: 3, rows: 1, cols: 3, ..patch(2) }, 0.0);
         assert_eq!(cut.count(), "0 of 1 patches, 2 are no longer recorded");
         let held = Tint::of_held(&board.token(2).unwrap(), &[], |_| b"");
         let marked = held.picture(PictureHash([7; 32])).unwrap();
@@ -246,5 +271,38 @@ mod tests {
             (held.held, marked.count(), marked.fired().next()),
             (true, "1 of 4 patches".to_owned(), Some((1, 1.0)))
         );
+    }
+
+    /// Two queries read the overview, and two read each of two slices.
+    #[test]
+    fn slices_are_tinted_by_the_strongest_of_their_tokens() {
+        let patch = |token: u32| PicturePatch {
+            picture: [7; 32],
+            token,
+            tokens: 6,
+            rows: 1,
+            cols: if token < 2 { 1 } else { 2 },
+            index: (token / 2).saturating_sub(1),
+        };
+        let mut tint = PatchTint::default();
+        for (token, strength) in [(0, 0.25), (1, 0.75), (2, 0.0), (3, 0.0), (5, 0.5)] {
+            tint.add(patch(token), strength);
+        }
+        let cell = |cols, index| PictureCell { grid: PictureGrid { rows: 1, cols }, index };
+        assert_eq!(tint.areas(), [(cell(1, 0), 0.75), (cell(2, 1), 0.5)]);
+        assert_eq!(tint.count(), "3 of 5 tokens of the overview and slices, 1 are no longer recorded");
+        // The same number of tokens, cut in another way.
+        tint.add(PicturePatch { rows: 2, cols: 1, ..patch(5) }, 1.0);
+        assert_eq!(tint.fired().collect::<Vec<_>>(), [(5, 1.0)]);
+    }
+
+    #[test]
+    fn small_picture_of_several_tokens_has_no_slices() {
+        let mut tint = PatchTint::default();
+        for token in 0..4 {
+            let patch = PicturePatch { picture: [7; 32], token, tokens: 4, rows: 1, cols: 1, index: 0 };
+            tint.add(patch, if token == 2 { 0.5 } else { 0.0 });
+        }
+        assert_eq!(tint.count(), "1 of 4 tokens");
     }
 }

@@ -206,8 +206,8 @@ impl WatchedNeurons {
         });
     }
 
-    /// Switches to the tokens of the shown chat: those just computed by the model, or those stored
-    /// with the chat.
+    /// Switches to the tokens of the shown chat: the tokens that the model just computed, or the
+    /// tokens stored with the chat.
     pub fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
         if self.chat == Some(shell.shown) {
             return;

@@ -47,7 +47,7 @@ pub struct BudgetForecasts {
 impl BudgetForecasts {
     /// The forecast for `budget` bytes. `None` until a background thread has computed one. While
     /// the slider moves (`moves`), the forecast for its previous position may be returned.
-    /// [`Forecast::budget`] tells its budget.
+    /// [`Forecast::budget`] is its budget.
     pub fn about(
         &mut self,
         ctx: &Context,

@@ -5,7 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
-    CpuOptions, InputPrecision, Isa,
+    CpuOptions, FEW_TOKENS, InputPrecision, Isa,
     simd::tests::{random_activations, tolerance},
 };
 use thermocline_formats::{
@@ -182,6 +182,9 @@ fn assert_bits_of_single_tokens(ty: TensorType, rows: usize, cols: usize, passes
     let bias = random_activations(rows, rng);
     let list: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
     for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| passes.iter().map(move |tokens| (cpu, *tokens))) {
+        if cpu.codes_of(&weight).is_some_and(|codes| cpu.sums_in_lanes(codes)) {
+            assert_eq!(cpu.same_bits(&weight), FEW_TOKENS, "{ty} {}", cpu.isa());
+        }
         let x = random_activations(tokens * cols, rng);
         for chosen in [None, Some(&list[..])] {
             let n = chosen.map_or(rows, <[u32]>::len);

@@ -76,6 +76,7 @@ pub struct ActivationForm {
 }
 
 impl From<Activation> for ActivationForm {
+    #[inline(always)]
     fn from(activation: Activation) -> Self {
         ActivationForm { activation, limit: None }
     }
@@ -164,54 +165,50 @@ impl VectorKernel for Activate<'_> {
         // One loop per activation function, so that the function is not selected for every vector.
         let (form, g, u) = (self.form, self.g, self.u);
         if form.limit.is_some() {
-            return each(v, g, u, |g, u| limited(v, form, g, u));
+            return each(v, form, g, u);
         }
         match form.activation {
-            Activation::Relu => each(v, g, u, |g, u| hidden(v, Activation::Relu, g, u)),
-            Activation::ReluSquared => each(v, g, u, |g, u| hidden(v, Activation::ReluSquared, g, u)),
-            Activation::Silu => each(v, g, u, |g, u| hidden(v, Activation::Silu, g, u)),
-            Activation::GeluTanh => each(v, g, u, |g, u| hidden(v, Activation::GeluTanh, g, u)),
-            Activation::GeluErf => each(v, g, u, |g, u| hidden(v, Activation::GeluErf, g, u)),
-            Activation::DRelu => each(v, g, u, |g, u| hidden(v, Activation::DRelu, g, u)),
-            Activation::ClampedSwiglu => each(v, g, u, |g, u| hidden(v, Activation::ClampedSwiglu, g, u)),
+            Activation::Relu => each(v, Activation::Relu.into(), g, u),
+            Activation::ReluSquared => each(v, Activation::ReluSquared.into(), g, u),
+            Activation::Silu => each(v, Activation::Silu.into(), g, u),
+            Activation::GeluTanh => each(v, Activation::GeluTanh.into(), g, u),
+            Activation::GeluErf => each(v, Activation::GeluErf.into(), g, u),
+            Activation::DRelu => each(v, Activation::DRelu.into(), g, u),
+            Activation::ClampedSwiglu => each(v, Activation::ClampedSwiglu.into(), g, u),
         }
     }
 }
 
-/// Hidden values of one vector of gates and, if present, of up values.
+/// Computes one vector of gates and, if present, of up values. There is no closure here: the
+/// compiler may leave a closure as a function of its own, without the instruction set.
 #[inline(always)]
-fn hidden<V: Vector>(v: V, form: Activation, g: V::F, u: Option<V::F>) -> V::F {
-    let y = activate(v, form, g);
-    u.map_or(y, |u| v.mul(y, factor(v, form, u)))
-}
-
-/// Computes [`hidden`] within a limit.
-#[inline(always)]
-fn limited<V: Vector>(v: V, ActivationForm { activation, limit }: ActivationForm, g: V::F, u: Option<V::F>) -> V::F {
-    let most = v.splat(limit.unwrap_or(f32::INFINITY));
-    let y = v.min(most, activate(v, activation, g));
-    u.map_or(y, |u| v.mul(y, factor(v, activation, v.min(most, v.max(v.sub(v.splat(0.0), most), u)))))
-}
-
-/// Computes one vector.
-#[inline(always)]
-fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F, Option<V::F>) -> V::F) {
-    let y = hidden(v.load(g), u.map(|u| v.load(u)));
+fn one<V: Vector>(v: V, ActivationForm { activation, limit }: ActivationForm, g: &mut [f32], u: Option<&[f32]>) {
+    let mut y = activate(v, activation, v.load(g));
+    if let Some(limit) = limit {
+        y = v.min(v.splat(limit), y);
+    }
+    if let Some(u) = u {
+        let mut u = v.load(u);
+        if let Some(limit) = limit {
+            u = v.min(v.splat(limit), v.max(v.splat(-limit), u));
+        }
+        y = v.mul(y, factor(v, activation, u));
+    }
     v.store(g, y);
 }
 
 #[inline(always)]
-fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F, Option<V::F>) -> V::F) {
+fn each<V: Vector>(v: V, form: ActivationForm, g: &mut [f32], u: Option<&[f32]>) {
     let whole = g.len() / V::LANES * V::LANES;
     match u {
         Some(u) => {
             for (g, u) in g.chunks_exact_mut(V::LANES).zip(u.chunks_exact(V::LANES)) {
-                one(v, g, Some(u), &hidden);
+                one(v, form, g, Some(u));
             }
         }
         None => {
             for g in g.chunks_exact_mut(V::LANES) {
-                one(v, g, None, &hidden);
+                one(v, form, g, None);
             }
         }
     }
@@ -222,7 +219,7 @@ fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F,
         if let Some(u) = u {
             last_u[..left].copy_from_slice(&u[whole..]);
         }
-        one(v, &mut last, u.is_some().then_some(&last_u), &hidden);
+        one(v, form, &mut last, u.is_some().then_some(&last_u));
         g[whole..].copy_from_slice(&last[..left]);
     }
 }

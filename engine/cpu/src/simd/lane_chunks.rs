@@ -9,6 +9,21 @@ use super::{QuantisedInput, part};
 /// Columns of a [`LaneChunk`].
 pub(crate) const LANE_COLUMNS: usize = 256;
 
+/// Most tokens of a [`LaneTile`].
+pub(crate) const LANE_TOKENS: usize = 32;
+
+/// Most rows that are multiplied with a [`LaneTile`] at once.
+pub(crate) const LANE_ROWS: usize = 8;
+
+/// The rounded inputs of at most [`LANE_TOKENS`] tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneTile<'a> {
+    /// `[columns / 256 rounded up, tokens]`
+    pub chunks: &'a [LaneChunk],
+    pub tokens: usize,
+    pub columns: usize,
+}
+
 /// The rounded inputs of one token for 256 columns: eight blocks of 32, each with two halves. Lane
 /// `8 * (block / 4) + 4 * half + block % 4` of register `i` has the `i`-th four codes of a half.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

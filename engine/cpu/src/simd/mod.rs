@@ -43,7 +43,7 @@ mod sum_order;
 pub(crate) mod tests;
 pub(crate) mod vector;
 
-pub(crate) use lane_chunks::{LANE_COLUMNS, LaneChunk};
+pub(crate) use lane_chunks::{LANE_COLUMNS, LANE_ROWS, LANE_TOKENS, LaneChunk, LaneTile};
 pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile};
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
 pub(crate) use sum_order::LINE;
@@ -201,6 +201,10 @@ pub(crate) struct LaneKernels {
     /// most [`CODE_TOKENS`]: `out[r][t] = W[r] . x[t]`. Weights are decoded once. For each token,
     /// the bits equal those of [`Kernels::dot_codes`].
     pub dot_tokens: CodesDot,
+    /// `dot_tile(ty, weights, x, out)` is [`Kernels::dot_codes`] for more tokens and at most
+    /// [`LANE_ROWS`] rows: `out[r][t] = W[r] . x[t]`. The following rows are prefetched. For each
+    /// token, the bits equal those of [`Kernels::dot_codes`].
+    pub dot_tile: fn(BlockType, &[u8], LaneTile<'_>, &mut [[f32; LANE_TOKENS]]),
 }
 
 /// Kernels for tiles of codes: packed panels of [`Kernels::panel_rows`] rows times [`TILE_TOKENS`]

@@ -9,9 +9,9 @@
 //! a row in each lane. A token's result is therefore bit-identical alone and in a batch, and on
 //! every instruction set but AVX-512.
 //!
-//! With AVX-512 the dot kernels of the most common types sum in sixteen lanes ([`LaneChunk`]).
-//! Passes of up to sixteen tokens use them. The other types have the order above in passes of up to
-//! 32 tokens. In longer passes tiles sum group by group.
+//! With AVX-512 the kernels of the most common types sum in sixteen lanes ([`LaneChunk`]) in passes
+//! of up to 32 tokens. The other quantised types have the order above in such passes. In longer
+//! passes tiles sum group by group.
 //!
 //! [`LaneChunk`]: super::LaneChunk
 

@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+#[cfg(target_os = "linux")]
+use super::UncachedFile;
 use super::{Pager, mmap::hints};
 use thermocline_base::error::{Error, Result};
 
@@ -38,8 +40,9 @@ impl MappedFile {
     }
 
     /// Records that the map contains zeros instead of the file. Signal handlers may call it.
-    pub(super) fn mark_lost(&self) {
-        self.lost.store(true, Ordering::Release);
+    /// Returns false if that was recorded before.
+    pub(super) fn mark_lost(&self) -> bool {
+        !self.lost.swap(true, Ordering::AcqRel)
     }
 
     /// Decides which pages are in memory. `None` if all of them may be.
@@ -56,6 +59,21 @@ impl MappedFile {
     /// again.
     pub(super) fn forget(&self, pages: &[u8], offset: u64) {
         hints::forget(pages, &self.file, offset);
+    }
+
+    /// Drops the pages of the file from the system's cache, except those that a program has mapped.
+    #[cfg(target_os = "linux")]
+    pub(super) fn forget_cached(&self) {
+        hints::drop_cached(&self.file, 0, usize::try_from(self.len).unwrap_or(usize::MAX));
+    }
+
+    /// The file, for reads past the system's cache.
+    ///
+    /// # Errors
+    /// Errors of the system, for example if too many files are open.
+    #[cfg(target_os = "linux")]
+    pub(super) fn uncached(&self) -> std::io::Result<UncachedFile> {
+        Ok(UncachedFile::new(&self.path, self.file.try_clone()?, self.len))
     }
 
     /// Checks that all bytes read from the map so far came from the file.

@@ -6,7 +6,7 @@ use super::{Bytes, MappedFile, Pager};
 use crate::quant::{self, TensorType, WeightType};
 
 /// A `[rows, cols]` matrix with rows of whole blocks. The rows are contiguous, or each is a part of
-/// a larger record ([`RecordPart`]). The weights are those of the blocks times one factor.
+/// a larger record ([`RecordPart`]). A weight is its value in the block times one factor.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     encoding: WeightType,

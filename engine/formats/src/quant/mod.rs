@@ -1,6 +1,6 @@
 //! Types of weights. Each block-quantised type has one page, a Rust file and a WGSL file of the
-//! same name: its layout, tables, decoding to codes and scales, encoding on the GPU, and the text
-//! with which kernels decode it there. If this engine writes the type, the page has its
+//! same name. The page has the layout, tables, decoding to codes and scales, encoding on the GPU,
+//! and the WGSL text that kernels decode it with. If this engine writes the type, the page has its
 //! quantisation too. Its `FORMAT` ([`BlockFormat`]) collects them. The table below lists the types.
 //! [`dequantise`] (the oracle of all kernel tests), [`quantise`] and [`repack`] process rows of any
 //! type.

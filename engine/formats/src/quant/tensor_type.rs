@@ -55,7 +55,7 @@ macro_rules! tensor_types {
             pub const WEIGHTS: [TensorType; [$($float_id,)* $($block_id,)*].len()] =
                 [$(TensorType::$float,)* $(TensorType::$block,)*];
 
-            /// Every type: those of weights, then numbers that only occur in tables.
+            /// Every type: the types of weights, then types of numbers that only occur in tables.
             pub const ALL: [TensorType; [$($float_id,)* $($block_id,)* $($number_id,)*].len()] =
                 [$(TensorType::$float,)* $(TensorType::$block,)* $(TensorType::$number,)*];
 

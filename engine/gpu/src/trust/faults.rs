@@ -40,8 +40,7 @@ pub enum FaultPoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
 
-/// A change of a kernel's source, by which tests simulate a driver that computes the kernel
-/// wrongly.
+/// A change of a kernel's source. Tests simulate a driver with it that computes the kernel wrongly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelMutation {
     /// Name of the kernel.

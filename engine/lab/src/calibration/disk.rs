@@ -8,7 +8,7 @@ use std::{
 };
 
 use thermocline_base::error::Result;
-use thermocline_formats::format::UncachedFile;
+use thermocline_formats::format::{UncachedFile, anonymous};
 
 /// Bytes of a read, as the pager of a model reads them.
 const READ: u64 = 256 << 10;
@@ -17,7 +17,7 @@ const RUN: u64 = 16;
 /// Most bytes to read. Usual disks take 0.05 to 0.7 seconds.
 const MOST: u64 = 96 << 20;
 /// Reads at the same time.
-const THREADS: u64 = 4;
+const THREADS: u64 = 8;
 
 /// Measures large reads from the disk of the file at `path`, in bytes per second. `None` if the
 /// file is too small, or if this system cannot read past its cache.
@@ -34,7 +34,8 @@ pub fn disk_rate(path: &Path) -> Result<Option<f64>> {
     let apart = file.bytes() / runs;
     let next = AtomicU64::new(0);
     let read = || -> Result<()> {
-        let mut part = vec![0; READ as usize];
+        // Reads past the system's cache need memory that begins at a page.
+        let mut part = anonymous(READ as usize, "a buffer for reads")?;
         loop {
             let run = next.fetch_add(1, Relaxed);
             if run >= runs {

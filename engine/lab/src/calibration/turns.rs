@@ -2,9 +2,8 @@
 //! host and clocks that rise slowly change a speed twofold within seconds.
 //!
 //! Measurements that belong together take turns, so that a disturbance meets all of them. Their
-//! number grows while rounds disagree. The lower quartile of the rounds counts: unlike the median
-//! it is undisturbed even if most rounds were disturbed, and unlike the minimum it is a speed that
-//! lasts.
+//! number grows while rounds disagree. The lower quartile of the rounds counts. Unlike the median
+//! it is right even if most rounds were disturbed. Unlike the minimum it is a speed that lasts.
 
 use std::time::{Duration, Instant};
 

@@ -17,7 +17,9 @@ use thermocline_base::{
 use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob};
 use thermocline_formats::format::Matrix;
 use thermocline_model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step};
-use thermocline_run::runtime::{CallInputs, ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits};
+use thermocline_run::runtime::{
+    CallInputs, ExpertHidden, Forward, KvCache, KvType, LayerFiring, Outputs, Probe, check_logits,
+};
 
 /// A neuron's direct part of a logit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -67,20 +69,17 @@ pub fn attribution<'t>(
     let SplitContext { last, before } = SplitContext::new(model, context.into(), token)?;
     let outputs: Vec<FfnOutput<'_>> =
         (0..model.config.n_layer()).map(|layer| FfnOutput::of(model, layer)).collect::<Result<_>>()?;
-    let mut forward = forward_beside(model, cpu, before)?;
+    let (mut forward, mut kv) = forward_after(model, cpu, before, 1, proceed)?;
     let cpu = beside(cpu, InputPrecision::Float)?;
-    let mut kv = forward.kv_cache(before.tokens.len() + 1, KvType::F32)?;
-    if !before.tokens.is_empty() {
-        forward.run(before, &mut kv, Outputs::None, &mut Until(&mut *proceed))?;
-    }
-    let mut recorder =
-        AttributionProbe { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
+    let last_layer = FinalResidual::new(model, proceed);
+    let mut recorder = AttributionProbe { model, cpu: &cpu, last_layer, layers: vec![Vec::new(); outputs.len()] };
     let logits = forward.run(last, &mut kv, Outputs::Last, &mut recorder)?;
     check_logits(logits)?;
     let probability = probability(logits, token);
-    let AttributionProbe { layers: recorded, residual: x, .. } = recorder;
-    let (mut u, bias) = direction(model, &x, token);
-    let logit = dot(&u, &x) + bias;
+    let AttributionProbe { layers: recorded, last_layer, .. } = recorder;
+    let x = last_layer.residual();
+    let (mut u, bias) = direction(model, x, token);
+    let logit = dot(&u, x) + bias;
 
     let (mut neurons, mut layers) = (Vec::new(), vec![0.0; outputs.len()]);
     // Layers are visited from last to first: a factor on a layer's output stream also scales what
@@ -145,6 +144,23 @@ impl<'t> SplitContext<'t> {
         let (before, last) = context.tokens.split_at(before);
         Ok(SplitContext { last: context.with_tokens(last), before: context.with_tokens(before) })
     }
+}
+
+/// Creates a forward pass like [`forward_beside`], and its cache with the tokens `before` and room
+/// for `more` tokens.
+pub(super) fn forward_after(
+    model: &Arc<Model>,
+    cpu: &Cpu,
+    before: CallInputs<'_>,
+    more: usize,
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(Forward, KvCache)> {
+    let mut forward = forward_beside(model, cpu, before)?;
+    let mut kv = forward.kv_cache(before.tokens.len() + more, KvType::F32)?;
+    if !before.tokens.is_empty() {
+        forward.run(before, &mut kv, Outputs::None, &mut Until(proceed))?;
+    }
+    Ok((forward, kv))
 }
 
 /// Creates a forward pass of `model` over tokens of `context`, with the instruction set, workers
@@ -401,15 +417,13 @@ impl Probe for FinalResidual<'_> {
 struct AttributionProbe<'a> {
     model: &'a Model,
     cpu: &'a Cpu,
-    proceed: &'a mut dyn FnMut() -> ControlFlow<()>,
+    last_layer: FinalResidual<'a>,
     layers: Vec<Vec<HiddenBlock>>,
-    /// `[d_model]` residual stream before the final norm.
-    residual: Vec<f32>,
 }
 
 impl Probe for AttributionProbe<'_> {
     fn cancelled(&mut self) -> bool {
-        (self.proceed)().is_break()
+        self.last_layer.cancelled()
     }
 
     fn wants_layer_output(&mut self) -> bool {
@@ -417,9 +431,7 @@ impl Probe for AttributionProbe<'_> {
     }
 
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
-        if layer + 1 == self.layers.len() {
-            self.residual = x.to_vec();
-        }
+        self.last_layer.layer_output(layer, x);
     }
 
     fn wants_firing(&mut self) -> bool {

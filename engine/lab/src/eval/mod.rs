@@ -8,10 +8,10 @@
 //! [`token_firing()`] finds the neurons that work most at some tokens, such as those of a picture.
 //!
 //! [`route_prices()`] measures what a preference for resident experts costs and saves.
-//! [`skip_prices()`] compares scores by which the weakest neurons could be skipped.
+//! [`skip_prices()`] compares scores that select the weakest neurons to skip.
 //!
-//! A [`Corpus`] holds the scored tokens, a [`Method`] tells how they are computed. [`plot`] draws
-//! charts.
+//! A [`Corpus`] holds the scored tokens, and a [`Method`] says how they are computed. [`plot`]
+//! draws charts.
 //!
 //! Prompts are computed densely in every mode. Scoring a text in chunks ([`Phase::Prefill`])
 //! therefore measures the dense model. [`Phase::Decode`] computes token by token, as generation

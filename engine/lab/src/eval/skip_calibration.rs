@@ -62,7 +62,7 @@ fn threshold(layers: &[SideHistograms], share: f64, factor: f64) -> f64 {
     high.exp2()
 }
 
-/// What the calibration text says about all layers.
+/// Worths and scores of all layers, measured on the calibration text.
 pub(super) struct CalibratedSkips {
     /// Worth of a gate's activation of 1, per layer, `[n_ff]`.
     worths: Vec<Vec<f32>>,
@@ -71,7 +71,7 @@ pub(super) struct CalibratedSkips {
     /// Per layer, of the gates' magnitudes and of the worths.
     gates: Vec<SideHistograms>,
     scores: Vec<SideHistograms>,
-    /// Factor by which thresholds in VRAM are lower.
+    /// Ratio of the thresholds in RAM to the thresholds in VRAM.
     factor: f64,
 }
 

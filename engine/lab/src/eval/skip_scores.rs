@@ -41,7 +41,7 @@ impl SkipScore {
     };
 }
 
-/// What skipping a fraction of the rows by a score costs and saves.
+/// Costs and savings of skipping a fraction of the rows by a score.
 #[derive(Debug, Clone, Serialize)]
 pub struct SkipPrice {
     /// The score.
@@ -52,13 +52,13 @@ pub struct SkipPrice {
     pub skipped: f64,
     /// Perplexity of the text.
     pub perplexity: Estimate,
-    /// Perplexity minus that of the dense model.
+    /// Perplexity minus the dense model's perplexity.
     pub difference: Estimate,
     /// Kullback-Leibler divergence from the dense model per token, in nats.
     pub kld: Estimate,
     /// Bytes of FFN weights read per token, relative to all of them.
     pub read: f64,
-    /// The same for the neurons in RAM, with half of each layer's neurons in VRAM.
+    /// The same ratio for the neurons in RAM, if half of each layer's neurons are in VRAM.
     pub read_from_ram: f64,
 }
 

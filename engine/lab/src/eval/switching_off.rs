@@ -6,11 +6,11 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use serde::Serialize;
 
-use super::attribution::{FinalResidual, SplitContext, forward_beside, logit_of};
+use super::attribution::{FinalResidual, SplitContext, forward_after, forward_beside, logit_of};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Model, NeuronIndex};
-use thermocline_run::runtime::{CallInputs, Forward, KvCache, KvType, Outputs, check_logits};
+use thermocline_run::runtime::{CallInputs, Forward, KvCache, Outputs, check_logits};
 
 /// Falls of a token's logit without some neurons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,12 +40,8 @@ pub fn switching_off<'t>(
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<SwitchingOff> {
     let SplitContext { last, before } = SplitContext::new(model, context.into(), token)?;
-    let mut forward = forward_beside(model, cpu, before)?;
     let held = before.tokens.len();
-    let mut kv = forward.kv_cache(held + 1, KvType::F32)?;
-    if held > 0 {
-        forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
-    }
+    let (mut forward, mut kv) = forward_after(model, cpu, before, 1, proceed)?;
     // Recurrent states return to this snapshot.
     kv.take_snapshot();
     let mut logit = |forward: &mut Forward, kv: &mut KvCache| {

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::attribution::{Until, forward_beside};
+use super::attribution::forward_after;
 use crate::sparsity::predictor::metrics::down_norms;
 use thermocline_base::{
     error::{Error, Result},
@@ -16,7 +16,7 @@ use thermocline_base::{
 };
 use thermocline_cpu::Cpu;
 use thermocline_model::{Ffn, Model, NeuronIndex};
-use thermocline_run::runtime::{CallInputs, KvType, LayerFiring, Outputs, Probe};
+use thermocline_run::runtime::{CallInputs, LayerFiring, Outputs, Probe};
 
 /// A neuron at a token.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -62,12 +62,8 @@ pub fn token_firing<'t>(
         let expected = format!("some of the {} tokens of the context", context.tokens.len());
         return Err(Error::invalid("tokens", expected, format!("tokens {wanted:?}")));
     };
-    let mut forward = forward_beside(model, cpu, context)?;
-    let mut kv = forward.kv_cache(tokens.len(), KvType::F32)?;
-    if wanted.start > 0 {
-        let before = context.with_tokens(&tokens[..wanted.start]);
-        forward.run(before, &mut kv, Outputs::None, &mut Until(&mut *proceed))?;
-    }
+    let before = context.with_tokens(&tokens[..wanted.start]);
+    let (mut forward, mut kv) = forward_after(model, cpu, before, wanted.len(), proceed)?;
     let mut probe = FiringProbe {
         model,
         board,

@@ -168,6 +168,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set("attention.causal", Value::Bool(false));
     let eps = hf.f32(&["layer_norm_eps", "layer_norm_epsilon"])?.unwrap_or(1e-12);
     draft.set("attention.layer_norm_epsilon", Value::F32(eps));
+    draft.token_types(hf.or_default(&["type_vocab_size"], 2)?);
     let activation = if arch == "nomic-bert" { Activation::Silu } else { Activation::GeluErf };
     draft.activation(hf.activation(&["hidden_act", "activation_function"], activation)?);
     (draft.tied, draft.headless) = (true, true);

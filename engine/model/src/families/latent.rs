@@ -17,7 +17,7 @@ const HF_LATENT_EPS: f32 = 1e-6;
 pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     let rank = loader.required_size("attention.kv_lora_rank", 1..=LARGEST)?;
     // In older files these keys give the lengths of heads. In newer files they give the lengths of
-    // cached rows, and the `_mla` keys give those of heads.
+    // cached rows, and the `_mla` keys give the lengths of heads.
     let key_dim = match loader.size("attention.key_length_mla", 1..=LARGEST)? {
         None => loader.required_size("attention.key_length", 1..=LARGEST)?,
         Some(key_dim) => key_dim,

@@ -60,6 +60,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "qwen2vl" => draft.rope_sections(hf, &sizes, RopeSections { pairs: [16, 24, 24], interleaved: false })?,
         "qwen3vl" | "qwen3vlmoe" => {
             draft.rope_sections(hf, &sizes, RopeSections { pairs: [24, 20, 20], interleaved: true })?;
+            // llama.cpp takes additions of the tower only if the text model announces their number.
+            if let Some(layers) = hf.length_within("vision_config", "deepstack_visual_indexes")? {
+                draft.set_size("n_deepstack_layers", layers)?;
+            }
         }
         _ => {}
     }

@@ -86,6 +86,11 @@ impl Draft {
         Ok(())
     }
 
+    /// Sets the number of token types, without which llama.cpp refuses files of BERT.
+    pub fn token_types(&mut self, count: usize) {
+        self.keys.set("tokenizer.ggml.token_type_count", Value::U32(u32::try_from(count).unwrap_or(u32::MAX)));
+    }
+
     /// Sets the number of experts, the number of experts per token, and the width of an expert,
     /// from these keys of `hf`.
     pub fn experts(&mut self, hf: &HfConfig, count: &[&str], used: &[&str], width: &[&str]) -> Result<()> {

@@ -302,6 +302,14 @@ impl HfConfig {
         size.map(Some).ok_or_else(|| self.error(name, format!("an unsigned integer `{key}`"), value))
     }
 
+    /// Returns the length of the list `key` of the object `name`, if both exist.
+    pub fn length_within(&self, name: &str, key: &str) -> Result<Option<usize>> {
+        let Some(object) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
+        let Some(value) = object.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+        let list = value.as_array().ok_or_else(|| self.error(name, format!("a list `{key}`"), value))?;
+        Ok(Some(list.len()))
+    }
+
     /// Reads two numbers under `name`. The second may be infinite, in either of the forms that
     /// Python writes.
     pub fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {

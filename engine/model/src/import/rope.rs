@@ -256,8 +256,8 @@ impl Draft {
         self.rotations(hf, rope, *sizes, base, LayerRope::Sliding)
     }
 
-    /// Sets the number of rotated pairs of each axis (M-RoPE). `sections` are those of files that
-    /// name none.
+    /// Sets the number of rotated pairs of each axis (M-RoPE). Files that name no sections have
+    /// `sections`.
     pub fn rope_sections(&mut self, hf: &HfConfig, sizes: &HfSizes, mut sections: RopeSections) -> Result<()> {
         let (rope, name, pairs) = (hf.rope(LayerRope::Full), "mrope_section", sizes.rope_dims / 2);
         let given = rope.value(name);
@@ -394,7 +394,7 @@ impl Draft {
 
 impl RopeDraft<'_> {
     /// Returns Llama 3.1's divisors, one per rotated pair. Wavelengths beyond the trained length
-    /// are stretched by `factor`, short ones are kept, and those in between are blended.
+    /// are stretched by `factor`, and short ones are kept. Wavelengths in between are blended.
     fn llama3_factors(&self) -> Result<Vec<f32>> {
         let RopeDraft { rope, base, context, .. } = self;
         let factor = f64::from(rope.f32("factor")?.unwrap_or(8.0));

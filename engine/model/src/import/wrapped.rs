@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use thermocline_formats::format::Tensor;
 
-/// Types of wrappers whose configuration is that of the text model: MiniCPM-V and MiniCPM-o.
+/// Types of wrappers whose configuration belongs to the text model: MiniCPM-V and MiniCPM-o.
 const WRAPPERS: [&str; 2] = ["minicpmv", "minicpmo"];
 
 /// Names the text model of a wrapper in `config`. Its type follows from its `tensors`: Qwen 3 has

@@ -27,8 +27,8 @@ pub enum AltupStep {
     AddOut,
 }
 
-/// Weights by which a layer predicts and corrects `n` streams (AltUp, Baykal et al. 2023), and
-/// those of its low-rank path beside attention (LAuReL, Menghani et al. 2024).
+/// Weights for the prediction and correction of `n` streams (AltUp, Baykal et al. 2023), and for
+/// the low-rank path beside attention (LAuReL, Menghani et al. 2024).
 #[derive(Debug, Clone)]
 pub struct AltupWeights {
     /// Norm before the router, `[d]`.

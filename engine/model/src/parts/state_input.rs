@@ -5,7 +5,7 @@ use crate::load::Loader;
 use thermocline_base::error::Result;
 
 /// Weights that combine a token's embedding `e` with the hidden state `h` of the token before it:
-/// `projection [norm(e); norm(h)]`. Hidden states are those after the final norm of the model, or
+/// `projection [norm(e); norm(h)]`. Hidden states are taken after the final norm of the model, or
 /// of the draft head itself.
 #[derive(Debug, Clone)]
 pub struct StateInput {

@@ -8,8 +8,8 @@
 //! constant from its bias instead. Only the FFN's norm lets the constant through.
 //!
 //! All other channels start with variance 1. Attention and FFN add little to it
-//! ([`ATTENTION_GROWTH`], [`FFN_GROWTH`]). The variance at every layer is therefore known in
-//! advance, and so is the bias of each neuron.
+//! ([`ATTENTION_GROWTH`], [`FFN_GROWTH`]). The variance at every layer and the bias of each neuron
+//! are therefore known in advance.
 
 use super::{
     content::{Content, TensorContents},

@@ -44,7 +44,7 @@ pub struct TowerConfig {
     pub row_ends: Option<RowEnds>,
     /// Factor of query-key products.
     pub score_scale: f32,
-    /// Sizes to which pictures are brought.
+    /// Rule for the size that a picture is resized to.
     pub sizes: PictureSizes,
     /// Filter that resizes pictures.
     pub filter: ResizeFilter,
@@ -64,7 +64,7 @@ pub struct TowerRope {
     pub base: f64,
     /// True if the first half rotates by the column.
     pub columns_first: bool,
-    /// True if the halves take the frequencies of one sequence in turn. Otherwise both have the
+    /// True if the halves take the frequencies of one sequence alternately. Otherwise both have the
     /// same frequencies.
     pub alternating: bool,
     /// True if the elements of a pair are neighbours. Otherwise they are half a head apart.

@@ -15,7 +15,7 @@ mod weights;
 pub use config::{RowEnds, TowerConfig, TowerRope};
 pub(crate) use import::{ImportedTower, import};
 pub use opened::Tower;
-pub use picture_parts::PicturePart;
+pub use picture_parts::{PictureCell, PicturePart};
 pub use picture_size::PictureSizes;
 pub use picture_slices::{PictureSlices, SliceGrid};
 pub use weights::{

@@ -68,9 +68,9 @@ impl Tower {
         Ok(Tower { config, weights, checkpoint })
     }
 
-    /// Returns the towers that may belong to the model at `model`: the folder itself if it has one,
-    /// and the GGUF files with `mmproj` in their names, in or beside it. Files whose names share
-    /// the longest beginning with the model's name come first.
+    /// Returns the towers that may belong to the model at `model`. A folder with a tower is one of
+    /// them. The others are GGUF files with `mmproj` in their names, in the folder or beside the
+    /// file. Files whose names share the longest beginning with the model's name come first.
     pub fn beside(model: &Path) -> Vec<PathBuf> {
         if !model.is_dir() {
             return model.parent().map_or(Vec::new(), |folder| mmproj_files(folder, &file_name(model)));
@@ -144,8 +144,8 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
 }
 
-/// Returns the GGUF files in `folder` whose names say that they hold towers. Those that share the
-/// longest beginning with the name `model`, apart from `mmproj`, come first.
+/// Returns the GGUF files in `folder` whose names say that they hold towers. Files whose names
+/// share the longest beginning with the name `model`, apart from `mmproj`, come first.
 fn mmproj_files(folder: &Path, model: &str) -> Vec<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };

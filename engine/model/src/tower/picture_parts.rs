@@ -22,6 +22,15 @@ pub struct PicturePart {
     pub after: Vec<&'static str>,
 }
 
+/// The part of a picture that a token sees: a cell of a grid over the whole picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PictureCell {
+    /// Rows and columns of the grid. The overview and the slices of a picture have different grids.
+    pub grid: PictureGrid,
+    /// Index of the cell, row by row.
+    pub index: usize,
+}
+
 impl TowerConfig {
     /// Returns `picture` at the size that the tower takes, or its overview and slices, row by row.
     ///
@@ -73,6 +82,37 @@ impl Tower {
             }
         }
         Ok(parts)
+    }
+
+    /// Returns the cell of each token of a picture of this size. Tokens of learned queries see the
+    /// whole overview, or a whole slice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) if the tower does not take such
+    /// a picture.
+    pub fn cells(&self, width: usize, height: usize) -> Result<Vec<PictureCell>> {
+        let slices = self.config.sizes.slices().and_then(|slices| slices.grid(width, height));
+        let sizes = slices.iter().flat_map(|slices| vec![slices.size; slices.count()]);
+        let mut cells = Vec::new();
+        for (at, size) in [self.config.sizes.fit(width, height)?].into_iter().chain(sizes).enumerate() {
+            let tokens = self.grid_of(size);
+            let (own, shared) = match &self.weights.head {
+                TowerHead::Resampler(_) => (PictureGrid { rows: 1, cols: 1 }, tokens.tokens()),
+                _ => (tokens, 1),
+            };
+            // The overview is the only part of its grid.
+            let (parts, part) = match (slices, at.checked_sub(1)) {
+                (Some(SliceGrid { rows, cols, .. }), Some(slice)) => (PictureGrid { rows, cols }, slice),
+                _ => (PictureGrid { rows: 1, cols: 1 }, 0),
+            };
+            let grid = PictureGrid { rows: parts.rows * own.rows, cols: parts.cols * own.cols };
+            let (top, left) = (part / parts.cols * own.rows, part % parts.cols * own.cols);
+            for cell in 0..own.tokens() {
+                let index = (top + cell / own.cols) * grid.cols + left + cell % own.cols;
+                cells.extend(std::iter::repeat_n(PictureCell { grid, index }, shared));
+            }
+        }
+        Ok(cells)
     }
 
     /// Returns the texts of all tokens that may follow parts of pictures.

@@ -1,4 +1,4 @@
-//! The size to which a picture is brought before it is cut into patches.
+//! The size that a picture is resized to before it is cut into patches.
 
 use super::{PictureSlices, picture_slices::MARKS};
 use thermocline_base::error::{Error, Result};
@@ -6,7 +6,7 @@ use thermocline_base::error::{Error, Result};
 /// Largest ratio of a picture's sides.
 pub(super) const MOST_RATIO: usize = 200;
 
-/// Sizes to which a tower's pictures are brought.
+/// Rule for the size that a tower's pictures are resized to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PictureSizes {
     /// One square for all pictures.

@@ -382,8 +382,8 @@ impl AttentionOps {
         }
     }
 
-    /// Multiply-adds per token in the matrices before attention or in those after it, whichever is
-    /// more.
+    /// Multiply-adds per token in the matrices before attention or in the matrices after it,
+    /// whichever is more.
     pub fn work(&self) -> u64 {
         self.inputs_work().max(self.output.work)
     }

@@ -325,7 +325,7 @@ impl Segment {
     }
 }
 
-/// Average number of compute passes per layer for which there is room; copies and submissions begin
+/// Average number of compute passes per layer that there is room for. Copies and submissions begin
 /// new passes.
 const PASSES: usize = 16;
 

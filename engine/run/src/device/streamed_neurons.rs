@@ -15,7 +15,7 @@ use thermocline_gpu::{
 };
 
 /// The neurons of one layer that are in the streaming buffer, prepared for several tokens. Their
-/// activations overwrite those of the resident neurons, which are already summed.
+/// activations overwrite the activations of the resident neurons, which are already summed.
 #[derive(Debug)]
 pub(crate) struct StreamedNeurons {
     /// Most neurons, and rows per neuron before the activation.

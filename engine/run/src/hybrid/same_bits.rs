@@ -1,5 +1,5 @@
-//! The number of separate tokens that a pass may have so that each gets the bits of a single-token
-//! pass, where a part of the model is on a device.
+//! Counts the separate tokens of a pass that get the bits of single-token passes, while a part of
+//! the model is on a device.
 
 use crate::runtime::Sparsity;
 use thermocline_gpu::FEW_TOKENS;
@@ -20,6 +20,6 @@ use thermocline_model::{Model, SkipRule, Skips};
 /// promise nothing.
 pub(super) fn same_bits(of_cpu: usize, model: &Model, mode: Sparsity) -> usize {
     let rules = model.weights.layers.iter().map(|layer| SkipRule::of(layer, model.config.activation));
-    let skips = rules.into_iter().any(|rule| rule.skips(mode, true, false) != Skips::Nothing);
+    let skips = rules.into_iter().any(|rule| rule.skips_of_token(mode) != Skips::Nothing);
     if skips { 1 } else { of_cpu.min(FEW_TOKENS) }
 }

@@ -10,9 +10,10 @@
 use super::{CostProfile, LayerCosts, Placement, ReadBytes, SkippedRows};
 use thermocline_formats::format::{EXPERT_PIECE, REQUEST_BYTES, WHOLE_PIECE};
 
-/// Bytes of a page. The pager takes those of its machine, and plans are also made for others.
+/// Bytes of a page. The pager takes its machine's page size, and plans are also made for other
+/// machines.
 const PAGE: usize = 4096;
-/// Classes of scores: half octaves, of which the last has a score of 16 and more.
+/// Classes of scores: half octaves. The last class has scores of 16 and more.
 const CLASSES: usize = 64;
 
 /// Weights with similar scores. The pager drops them at about the same time.
@@ -37,6 +38,8 @@ struct UnitRows {
     rows: f64,
     /// Requests for each row that is not in RAM; 0 if another matrix's request reads the row.
     requests: f64,
+    /// Bytes of the row, and of the other rows of its bundle.
+    record: usize,
 }
 
 /// The weights that the CPU reads for a token.
@@ -57,7 +60,7 @@ pub struct CpuReads {
 pub struct DiskReads {
     /// Bytes that are read ahead, while the CPU computes.
     pub ahead: f64,
-    /// Bytes for which the CPU waits.
+    /// Bytes that the CPU waits for.
     pub awaited: f64,
     /// Requests for the awaited bytes.
     pub requests: f64,
@@ -68,7 +71,7 @@ pub struct DiskReads {
 pub struct DiskSeconds {
     /// Reads while the CPU computes.
     pub ahead: f64,
-    /// Reads for which the CPU waits.
+    /// Reads that the CPU waits for.
     pub awaited: f64,
 }
 
@@ -132,7 +135,7 @@ impl CpuReads {
 
     /// Adds matrices with `reads` bytes for each unit.
     fn add_units(&mut self, reads: &ReadBytes, of: UnitRows, skips: SkippedRows) {
-        let UnitRows { units, rows, requests } = of;
+        let UnitRows { units, rows, requests, record } = of;
         let (row, heat) = (reads.cpu as f64, (rows / units).clamp(0.0, 1.0));
         let (all, read) = (row * units, row * rows);
         if all <= 0.0 {
@@ -146,7 +149,7 @@ impl CpuReads {
         } else if heat < 1.0 {
             // A page is read if any of its rows is.
             let touched = 1.0 - (1.0 - heat).powf(1.0 + PAGE as f64 / row);
-            let class = self.class(touched, PAGE);
+            let class = self.class(touched, record + PAGE);
             class.all += all;
             class.chosen += all * touched;
             class.requests += requests * rows * (1.0 - heat);
@@ -201,10 +204,13 @@ impl LayerCosts {
             }
             any = true;
             let share = cold / len;
-            let of = |rows: f64, requests: f64| UnitRows { units: cold, rows: share * rows, requests };
-            reads.add_units(&self.firing_read, of(rows.firing_rows, 1.0), self.skips);
+            let record = self.firing_record();
+            let of = UnitRows { units: cold, rows: share * rows.firing_rows, requests: 1.0, record };
+            reads.add_units(&self.firing_read, of, self.skips);
             for (at, read) in self.other_reads.iter().enumerate() {
-                reads.add_units(read, of(rows.other_rows, self.requests_of_other(at)), self.skips);
+                let (requests, record) = (self.requests_of_other(at), self.other_record(read));
+                let of = UnitRows { units: cold, rows: share * rows.other_rows, requests, record };
+                reads.add_units(read, of, self.skips);
             }
         }
         if any {
@@ -213,6 +219,24 @@ impl LayerCosts {
         if any || hot.is_none() {
             self.whole_reads.iter().for_each(|of| reads.add_whole(of));
         }
+    }
+
+    /// Bytes of a unit's rows that lie side by side. A bundle contains the firing row if a
+    /// predictor names it.
+    fn bundle(&self) -> usize {
+        let firing = if self.skips == SkippedRows::NotPredicted { self.firing_read.cpu } else { 0 };
+        (firing + self.other_reads.iter().map(|read| read.cpu).sum::<u64>()) as usize
+    }
+
+    /// Bytes that are read with a firing row.
+    fn firing_record(&self) -> usize {
+        let is_in_bundle = self.bundled && self.skips == SkippedRows::NotPredicted;
+        if is_in_bundle { self.bundle() } else { self.firing_read.cpu as usize }
+    }
+
+    /// Bytes that are read with one of the other rows, `read`.
+    fn other_record(&self, read: &ReadBytes) -> usize {
+        if self.bundled { self.bundle() } else { read.cpu as usize }
     }
 
     /// Requests for each of the other rows at `at`. A bundle is read with the first of its rows:

@@ -211,7 +211,7 @@ pub fn usable(budget: u64) -> u64 {
     if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
 }
 
-/// The smallest budget of which a plan may use `bytes`.
+/// The smallest budget that lets a plan use `bytes`.
 pub fn budget_for(bytes: u64) -> u64 {
     // The driver's blocks never take more than this.
     let most = bytes.saturating_add((bytes / (BLOCKS_DIVISOR - 1) + 1).min(BLOCKS_MOST));
@@ -350,7 +350,7 @@ impl Thinning {
         }
     }
 
-    /// The Pareto-optimal plans among those kept, by ascending bytes.
+    /// The Pareto-optimal plans among the kept plans, by ascending bytes.
     fn kept(&self) -> Vec<SuffixPlan> {
         let mut best = f64::INFINITY;
         let mut kept = Vec::new();

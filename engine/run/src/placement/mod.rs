@@ -42,12 +42,14 @@ mod expert_streaming;
 mod forecast;
 mod frontier;
 mod inputs;
+mod layer_costs;
 mod machine;
 mod plan;
 mod powerinfer_split;
 mod published;
 mod ram;
 mod resident_parts;
+mod skipped_rows;
 mod solver;
 mod streaming;
 #[cfg(test)]
@@ -56,13 +58,14 @@ mod time_model;
 mod token_time;
 mod tower_time;
 
-pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
+pub use cost_profile::{CostProfile, HeadCosts};
 pub use cpu_reads::{CpuReads, DiskReads, DiskSeconds};
 pub use device_bytes::{DeviceBytes, LayerBytes};
 pub use expert_streaming::{ExpertSeconds, ExpertStreamCost};
 pub use forecast::Forecast;
 pub use frontier::{Frontier, budget_for, solve, usable};
 pub use inputs::{GpuUse, PlanInputs};
+pub use layer_costs::{BLOCK, LayerCosts, ReadBytes};
 pub use machine::{
     BurstFractions, CpuRates, DeviceClocks, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory,
 };
@@ -71,6 +74,7 @@ pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use published::{PublishedCpu, PublishedGpu, PublishedMachine};
 pub use ram::{MemorySizes, RamNeed, RamShortage, WeightLimit};
 pub use resident_parts::{Granularity, Placement};
+pub use skipped_rows::SkippedRows;
 pub use solver::PlacementSolver;
 pub use streaming::{StreamCost, StreamedChunk, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;

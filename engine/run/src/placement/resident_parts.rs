@@ -118,8 +118,8 @@ impl Placement {
         profile.scratch + profile.staging + layers + if self.head { profile.head.bytes() } else { 0 }
     }
 
-    /// Removes the parts for which `budget` has no room: first units, least often firing first;
-    /// then the head; then layers, from the first resident one.
+    /// Removes parts until the rest fits in `budget`: first units, least often firing first; then
+    /// the head; then layers, from the first resident one.
     #[must_use]
     pub fn fitting(mut self, profile: &CostProfile, budget: u64) -> Self {
         let mut over = self.bytes(profile).saturating_sub(usable(budget));

@@ -42,7 +42,7 @@ pub struct StreamedChunk {
 }
 
 impl StreamedChunk {
-    /// A chunk of `model` for which none of the `units` of a layer is resident.
+    /// A chunk of `model` while none of the `units` of a layer is resident.
     fn without_residents(model: &Model, units: usize, tokens: usize) -> Self {
         StreamedChunk { tokens, used: model.config.experts.map_or(0, |experts| experts.used), hot: 0, cold: units }
     }

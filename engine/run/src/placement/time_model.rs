@@ -31,17 +31,16 @@
 //! fractions ([`SharedMemory`]).
 
 use super::{
-    cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, SkippedRows},
+    cost_profile::{CostProfile, HeadCosts},
+    layer_costs::{LayerCosts, ReadBytes},
     machine::{CpuRates, DeviceClocks, GpuRates, Machine, ProductRate, SharedMemory},
+    skipped_rows::{ExpectedRows, SkippedRows},
 };
 use thermocline_formats::quant::TensorType;
 
 /// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its
 /// merge.
 const ATTENTION_DISPATCHES: f64 = 7.0;
-/// Dispatches of an FFN, by [`SkippedRows`]: products, activation, sums; products with activation,
-/// sums; after a predictor; of experts.
-const FFN_DISPATCHES: [f64; 4] = [4.0, 3.0, 9.0, 7.0];
 /// Dispatches of the head.
 const HEAD_DISPATCHES: f64 = 4.0;
 /// Joins of the CPU's workers for attention, for a predictor, and for an FFN.
@@ -50,6 +49,18 @@ const PREDICTOR_JOINS: f64 = 2.0;
 const FFN_JOINS: f64 = 3.0;
 /// Most routed experts that the expected time is summed over.
 const MAX_ROUTED: f64 = 512.0;
+
+/// Dispatches of an FFN.
+fn ffn_dispatches(skips: SkippedRows) -> f64 {
+    match skips {
+        // Products, activation, and sums.
+        SkippedRows::Nothing => 4.0,
+        // Products with the activation, and sums.
+        SkippedRows::Silent => 3.0,
+        SkippedRows::NotPredicted => 9.0,
+        SkippedRows::NotRouted => 7.0,
+    }
+}
 
 /// Seconds of one layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -213,7 +224,7 @@ impl<'a> LayerTimer<'a> {
             return 0.0;
         }
         let units = self.units_seconds(rates, |reads| reads.device, hot, hot.units);
-        units + rates.whole + FFN_DISPATCHES[self.costs.skips as usize] * gpu.dispatch
+        units + rates.whole + ffn_dispatches(self.costs.skips) * gpu.dispatch
     }
 
     /// Seconds of the CPU for the cold units.

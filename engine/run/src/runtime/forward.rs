@@ -1,17 +1,23 @@
 //! The forward pass: the driver that runs a model's program on any processor.
 
-use std::{sync::Arc, time::Instant};
+mod call;
+mod layers;
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{
-    CallInputs, CpuProcessor, HeldExperts, InputRows, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor,
+    CallInputs, CpuProcessor, HeldExperts, InputRows, KvCache, KvType, MAX_SHORTLIST, Pass, Probe, Processor,
     Residency, RoutePreference, Sequences, Shortlist, Sparsity, ThresholdCorrection,
     scratch::{grow, held_bytes},
 };
+use call::WantedValues;
+pub use layers::compute_layer;
+use layers::{layers, report_states};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, Isa};
-use thermocline_model::{BoundOperation, Model, Position};
+use thermocline_model::Model;
 
 /// The tokens whose logits are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +28,6 @@ pub enum Outputs {
     Last,
     /// Every token.
     All,
-}
-
-/// Values that the driver reads from each chunk after its layers.
-#[derive(Clone, Copy)]
-enum WantedValues {
-    /// The logits of some tokens.
-    Logits(Outputs),
-    /// The hidden states of all tokens.
-    Hidden,
-    /// This many of the last token's largest logits.
-    Top(usize),
 }
 
 /// Default number of tokens per chunk.
@@ -154,10 +149,10 @@ impl Forward {
         self.same_bits = self.processor.same_bits(&self.model, mode);
     }
 
-    /// Most tokens in a pass of [`Forward::run_batch`] whose logits equal, bit by bit, those of
-    /// single-token passes in the current sparsity mode. It is 1 if no pass of several tokens
-    /// guarantees equal bits, for example while predictors are checked, because each check has its
-    /// own tokens.
+    /// Most tokens in a pass of [`Forward::run_batch`] whose logits equal the logits of
+    /// single-token passes, bit by bit, in the current sparsity mode. It is 1 if no pass of several
+    /// tokens guarantees equal bits, for example while predictors are checked, because each check
+    /// has its own tokens.
     pub fn same_bits(&self) -> usize {
         let keeps = self.correction.recall_check.is_none() && self.processor.keeps_bits();
         if keeps { self.same_bits } else { 1 }
@@ -322,9 +317,9 @@ impl Forward {
 
     /// Appends tokens to the caches of one or several sequences in one pass. Returns the logits of
     /// every token, `[tokens, n_vocab]`, sequence by sequence; the next call overwrites them.
-    /// Weights are read once for all tokens. A token's logits are those of [`Forward::run`] for
-    /// this token alone, in the sparsity mode of single tokens. Up to [`Forward::same_bits`] tokens
-    /// the bits are equal; beyond that only the order of sums differs. A batch of several sequences
+    /// Weights are read once for all tokens. A token gets the logits that [`Forward::run`] computes
+    /// for it alone, in the sparsity mode of single tokens. Up to [`Forward::same_bits`] tokens the
+    /// bits are equal; beyond that only the order of sums differs. A batch of several sequences
     /// cannot be cancelled: `probe` is not asked.
     ///
     /// # Errors
@@ -386,205 +381,4 @@ impl Forward {
         self.compute(inputs, kv, WantedValues::Top(k), probe)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
-
-    /// Appends `tokens`. If weights are lost meanwhile, all results are discarded.
-    fn compute(
-        &mut self,
-        inputs: CallInputs<'_>,
-        kv: &mut KvCache,
-        wanted: WantedValues,
-        probe: &mut dyn Probe,
-    ) -> Result<()> {
-        let done = self.compute_chunks(inputs, kv, wanted, probe);
-        let done = self.model.checkpoint.files().check().and(done);
-        if done.is_err() {
-            kv.drop_unfinished();
-        }
-        done
-    }
-
-    fn compute_chunks(
-        &mut self,
-        inputs: CallInputs<'_>,
-        kv: &mut KvCache,
-        wanted: WantedValues,
-        probe: &mut dyn Probe,
-    ) -> Result<()> {
-        let whole = self.model.config.is_encoder();
-        let chunk = self.chunk().min(kv.longest_pass());
-        let Forward { model, processor, sparsity, correction, routes, logits, top, states, .. } = self;
-        let d_model = model.config.d_model;
-        let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
-        kv.extend_pictures(&inputs.spans(kv.len()));
-        let (mut rest, mut written) = (inputs.tokens, 0);
-        while !rest.is_empty() {
-            let tokens = if whole {
-                rest.len()
-            } else {
-                let most = processor.max_chunk().min(kv.longest_pass());
-                kv.pictures().whole_part(kv.len(), part_len(rest.len(), chunk, &**processor), most)?
-            };
-            let (part, left) = rest.split_at(tokens);
-            let (begun, last) = (inputs.tokens.len() - rest.len(), left.is_empty());
-            rest = left;
-            let of_part = inputs.states.map(|states| &states[begun * d_model..][..part.len() * d_model]);
-            let given = inputs.rows(&(kv.len()..kv.len() + part.len()), d_model);
-            let mut sequences = Sequences::one(kv, part.len());
-            let mut pass = Pass {
-                states: of_part,
-                inputs: &given,
-                second_at: inputs.second_at.map(|second| second.saturating_sub(begun)),
-                sparsity: *sparsity,
-                correction,
-                ..Pass::new(model, part, &mut *probe)
-            };
-            if pass.is_single() {
-                pass.routes = *routes;
-            }
-            layers(&mut **processor, &mut pass, &mut sequences)?;
-            report_states(&mut **processor, &mut pass, states)?;
-            let rows = match wanted {
-                WantedValues::Logits(Outputs::All) | WantedValues::Hidden => 0..part.len(),
-                WantedValues::Logits(Outputs::Last) | WantedValues::Top(_) if last => part.len() - 1..part.len(),
-                _ => 0..0,
-            };
-            let values = written * width..(written + rows.len()) * width;
-            written += rows.len();
-            match wanted {
-                _ if rows.is_empty() => processor.finish()?,
-                WantedValues::Logits(_) => {
-                    timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, &mut logits[values]))?;
-                }
-                WantedValues::Hidden => {
-                    processor.hidden(&pass, &mut logits[values])?;
-                    processor.finish()?;
-                }
-                WantedValues::Top(k) => {
-                    let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
-                    timed(&mut pass, PassPart::Head, |pass| processor.top(pass, rows.start, ids, logits))?;
-                }
-            }
-            processor.report(&mut pass);
-            sequences.advance();
-        }
-        Ok(())
-    }
-
-    /// Refuses logits of a model that generates no text.
-    fn check_head(&self) -> Result<()> {
-        let config = &self.model.config;
-        if !config.is_encoder() {
-            return Ok(());
-        }
-        let got = format!("an encoder ({})", config.architecture);
-        Err(Error::unsupported(
-            "logits",
-            got,
-            "models that generate text; `thermocline embed` embeds texts with this one",
-        ))
-    }
-
-    fn check(&self, inputs: CallInputs<'_>, kv: &KvCache) -> Result<()> {
-        let (config, tokens) = (&self.model.config, inputs.tokens);
-        if tokens.is_empty() {
-            return Err(Error::invalid("tokens", "at least one token", "no tokens"));
-        }
-        if let Some(id) = tokens.iter().find(|id| **id as usize >= config.n_vocab) {
-            return Err(Error::invalid("token id", format!("an id below {}", config.n_vocab), id));
-        }
-        if !kv.fits(config) {
-            return Err(Error::invalid("KV cache", "a KV cache of this model", "a KV cache of another shape"));
-        }
-        if !self.processor.holds(kv) {
-            return Err(Error::invalid("KV cache", "a KV cache of this processor", "a KV cache of another processor"));
-        }
-        let positions = match (&config.position, &self.model.weights.position_embedding) {
-            (Position::Learned { offset }, Some(table)) => table.rows().saturating_sub(*offset),
-            _ => usize::MAX,
-        };
-        let (needed, available) = (kv.len() + tokens.len(), kv.capacity().min(positions));
-        if needed > available {
-            return Err(Error::ContextFull { wanted: needed, at_least: false, available });
-        }
-        inputs.check(config, kv)
-    }
-}
-
-/// Number of tokens of the next chunk of at most `most` tokens, if `rest` tokens are left. A short
-/// rest is added to the chunk that a processor computes at once.
-fn part_len(rest: usize, most: usize, processor: &dyn Processor) -> usize {
-    let paced = if rest > 1 { processor.paced_chunk() } else { 1 };
-    let with_rest = paced.saturating_add(paced / 2);
-    most.min(if rest <= with_rest { with_rest } else { paced }).min(rest)
-}
-
-/// Computes every layer of a chunk.
-fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
-    let config = &pass.model.config;
-    // A partly advanced recurrent state would have to be recomputed from far back. Single tokens
-    // and drafts are therefore finished, and so are batches, because they include other
-    // conversations.
-    let is_short = pass.is_single() || pass.separate;
-    let may_stop = sequences.len() == 1 && !(is_short && config.is_recurrent());
-    // A draft head is in the file of its model, whose passes have another order.
-    if let Some(pager) = pass.model.pager().filter(|_| pass.model.weights.state_input.is_none()) {
-        pager.begin_pass(is_short);
-    }
-    processor.begin(pass, sequences)?;
-    for layer in 0..config.n_layer() {
-        if may_stop && pass.probe.cancelled() {
-            return Err(Error::Cancelled);
-        }
-        compute_layer(processor, pass, layer, sequences)?;
-        if pass.added_after(layer).next().is_some() {
-            processor.add_inputs(pass, layer)?;
-        }
-        if pass.probe.wants_layer_output() {
-            let residual = processor.residual(pass)?;
-            pass.probe.layer_output(layer, residual);
-        }
-    }
-    Ok(())
-}
-
-/// Computes the steps of one layer for the chunk that the processor has begun.
-pub fn compute_layer(
-    processor: &mut dyn Processor,
-    pass: &mut Pass<'_>,
-    layer: usize,
-    sequences: &mut Sequences<'_>,
-) -> Result<()> {
-    for step in pass.model.steps(layer) {
-        let step = step?;
-        let part = match step.operation {
-            BoundOperation::Route { .. } | BoundOperation::Ffn(_) | BoundOperation::DenseFfn { .. } => {
-                PassPart::Ffn(layer)
-            }
-            _ => PassPart::Mixer(layer),
-        };
-        timed(pass, part, |pass| processor.step(pass, &step, sequences))?;
-    }
-    Ok(())
-}
-
-/// Passes the hidden states of a computed chunk to the probe if the probe wants them.
-fn report_states(processor: &mut dyn Processor, pass: &mut Pass<'_>, states: &mut Vec<f32>) -> Result<()> {
-    if !pass.probe.wants_states() {
-        return Ok(());
-    }
-    let rows = grow(states, Some(pass.register_len()), "hidden states")?;
-    processor.hidden(pass, rows)?;
-    pass.probe.states(rows);
-    Ok(())
-}
-
-/// Runs `work` and reports its time to the probe if the probe wants times.
-fn timed(pass: &mut Pass<'_>, part: PassPart, work: impl FnOnce(&mut Pass<'_>) -> Result<()>) -> Result<()> {
-    if !pass.probe.wants_step_times() {
-        return work(pass);
-    }
-    let started = Instant::now();
-    work(pass)?;
-    pass.probe.step_time(part, started.elapsed());
-    Ok(())
 }

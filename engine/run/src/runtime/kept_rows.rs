@@ -9,7 +9,8 @@ use thermocline_model::ModelConfig;
 /// whole window. Larger chunks are computed in several passes.
 pub const LONGEST_PASS: usize = 512;
 
-/// Most tokens of a pass for which rings are made if a processor computes chunks of `chunk` tokens.
+/// Most tokens of a pass that rings have room for, if a processor computes chunks of `chunk`
+/// tokens.
 pub(crate) const fn pass_of_chunks(chunk: usize) -> usize {
     if chunk > LONGEST_PASS { chunk } else { LONGEST_PASS }
 }
@@ -56,8 +57,8 @@ impl KeptRows {
         self.ring
     }
 
-    /// Positions in a copy of the window before a token, from which a ring is restored. `None` if
-    /// all positions are kept.
+    /// Positions in a copy of the window before a token. A ring is restored from the copy. `None`
+    /// if all positions are kept.
     pub fn copied(self) -> Option<usize> {
         self.ring.then(|| self.window.saturating_sub(1))
     }

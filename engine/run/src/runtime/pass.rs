@@ -92,7 +92,7 @@ impl<'a> Pass<'a> {
     /// and the CPU does the same.
     pub(crate) fn is_separate_on_both_sides(&self, layer: usize) -> bool {
         let rule = SkipRule::of(&self.model.weights.layers[layer], self.model.config.activation);
-        self.separate && rule.skips(self.sparsity, true, false) == Skips::Nothing
+        self.separate && rule.skips_of_token(self.sparsity) == Skips::Nothing
     }
 
     /// The input of the first layer for `row` in place of an embedding, `[d_model]`, if it has one.
@@ -102,8 +102,8 @@ impl<'a> Pass<'a> {
         Some(&of.values[(row - of.rows.start) * d_model..][..d_model])
     }
 
-    /// The tokens of which layers have inputs of their own: those of the pass, with token 0 in
-    /// place of tokens without embeddings.
+    /// The tokens for lookups of per-layer inputs: the tokens of the pass, with token 0 in place of
+    /// tokens without embeddings.
     pub(crate) fn embedded_tokens(&self) -> Cow<'a, [u32]> {
         let mut tokens = Cow::Borrowed(self.tokens);
         for of in self.inputs {

@@ -18,8 +18,8 @@ pub struct PictureSpan {
     pub start: usize,
     /// Its tokens.
     pub grid: PictureGrid,
-    /// Number of its tokens in the sequence, from the first. It is less than those of the grid only
-    /// while the picture is incomplete.
+    /// Number of its tokens in the sequence, from the first. It is less than the tokens of the grid
+    /// only while the picture is incomplete.
     pub tokens: usize,
     /// True if its tokens have the positions of text.
     pub text_positions: bool,
@@ -90,8 +90,8 @@ impl PictureSpans {
         RopePosition::text(place - saved)
     }
 
-    /// Notes the pictures of tokens that follow the first `held`. A picture of which some tokens
-    /// are held continues if it is among `next`.
+    /// Notes the pictures of tokens that follow the first `held`. A picture with some tokens in the
+    /// cache continues if it is among `next`.
     pub fn extend(&mut self, held: usize, next: &[PictureSpan]) {
         if self.origin.is_some() {
             return;

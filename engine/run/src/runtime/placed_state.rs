@@ -1,6 +1,6 @@
-//! A layer's recurrent state where its processor keeps it, with its planes: copies of the state
-//! after each token of a pass of separate tokens, except the last, or before each of several
-//! passes.
+//! A layer's recurrent state in the memory of its processor, with its planes. Planes are copies of
+//! the state. One plane follows each token of a pass of separate tokens, except the last, or
+//! precedes each of several passes.
 
 use super::{off_host::OffHostState, recurrent_layer::RecurrentState};
 use thermocline_base::error::{Error, Result, ScarceMemory};

@@ -274,8 +274,8 @@ impl RecurrentStates {
         }
     }
 
-    /// Sets the states to those that planes hold after `tokens` tokens. False if no planes hold
-    /// them, or if a device fails.
+    /// Sets the states to the states that planes hold after `tokens` tokens. False if no planes
+    /// hold them, or if a device fails.
     fn choose_planes(&mut self, tokens: usize) -> bool {
         if self.unfinished || !self.plane_tokens.contains(&tokens) {
             return false;

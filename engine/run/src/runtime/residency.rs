@@ -8,8 +8,8 @@ use thermocline_model::{Model, Resident};
 /// chunks while it computes. `model` must be the model of the processor, and `caches` must be all
 /// caches, because keys and values move with their layers.
 pub trait Residency {
-    /// Moves keys and values of `kv` to the memory in which this processor uses them. Those of its
-    /// device's layers move from RAM, all others to RAM.
+    /// Moves keys and values of `kv` to the memory in which this processor uses them. Keys and
+    /// values of its device's layers move from RAM. All others move to RAM.
     ///
     /// # Errors
     /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no room,
@@ -62,7 +62,7 @@ pub trait Residency {
     /// The part of `model` that is on the device now; `None` without a device.
     fn resident(&self, model: &Model) -> Option<Resident>;
 
-    /// Number of changes of the part on the device. While it stays the same, so does
-    /// [`Residency::resident`].
+    /// Number of changes of the part on the device. While it stays the same,
+    /// [`Residency::resident`] stays the same.
     fn moves(&self) -> u64;
 }

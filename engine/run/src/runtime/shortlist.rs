@@ -14,7 +14,7 @@ pub struct Shortlist<'a> {
 }
 
 /// Writes the largest values of `all` into `values` and their indices into `ids`. Both have the
-/// same length, at most that of `all`.
+/// same length, at most the length of `all`.
 pub(super) fn largest(all: &[f32], ids: &mut [u32], values: &mut [f32]) {
     let room = ids.len();
     let mut held = 0;

@@ -15,22 +15,18 @@ use thermocline_run::{
     runtime::{PictureEmbeddings, Probe},
 };
 
-use super::{PICTURES, TOWERS, difference, embed, fixture, picture};
+use super::{PICTURES, TOWERS, difference, embed, fixture, picture, tower_of as tower};
 
 /// A tower without layers, which the CPU computes.
 const WITHOUT_LAYERS: &str = "gemma4-unified";
 
-/// True if a device computes pictures of this tower. The towers of MiniCPM-V have joins or queries.
+/// True if a device computes pictures of this tower.
 fn has_device_form(name: &str) -> bool {
-    name != WITHOUT_LAYERS && !name.starts_with("minicpm")
+    name != WITHOUT_LAYERS
 }
 
 fn gpu(faults: Faults) -> Gpu {
     Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() }).unwrap()
-}
-
-fn tower(name: &str) -> Tower {
-    Tower::open(&fixture(name), ReadMode::Map).unwrap()
 }
 
 fn processor(tower: Tower) -> PictureProcessor {
@@ -85,10 +81,10 @@ fn apart(a: &PictureEmbeddings, b: &PictureEmbeddings) -> f32 {
     a.iter().zip(&b).fold(0.0f32, |most, (a, b)| most.max((a - b).abs())) / largest
 }
 
-/// Patches of a picture.
+/// Patches of a picture, or of its overview.
 fn patches(tower: &Tower, picture: &Picture) -> usize {
-    let each = tower.config.merge * tower.config.merge;
-    tower.grid(picture.width(), picture.height()).unwrap().tokens() * each
+    let [width, height] = tower.config.sizes.fit(picture.width(), picture.height()).unwrap();
+    (width / tower.config.patch_size) * (height / tower.config.patch_size)
 }
 
 #[test]
@@ -109,7 +105,7 @@ fn pictures_have_the_embeddings_of_transformers() {
 #[test]
 fn towers_of_other_weight_types_have_about_the_same_embeddings() {
     let (gpu, scratch) = (gpu(Faults::default()), tempfile::tempdir().unwrap());
-    for name in ["qwen3-vl", "gemma4", "pixtral"] {
+    for name in ["qwen3-vl", "gemma4", "pixtral", "minicpm-v4_5", "minicpm-v4_6"] {
         for (ty, most) in [(TensorType::F16, 0.02), (TensorType::Q8_0, 0.15)] {
             let target = scratch.path().join(format!("{name}-{ty}.gguf"));
             let path = convert(&fixture(name), &target, ty, &mut |_, _| {}).unwrap().tower.unwrap().path;
@@ -126,7 +122,7 @@ fn towers_of_other_weight_types_have_about_the_same_embeddings() {
 #[test]
 fn large_pictures_are_those_of_the_cpu() {
     let gpu = gpu(Faults::default());
-    for name in ["qwen3-vl", "qwen2_5-vl", "gemma4", "pixtral"] {
+    for name in ["qwen3-vl", "qwen2_5-vl", "gemma4", "pixtral", "minicpm-v4", "minicpm-v4_6"] {
         let mut tower = tower(name);
         let multiple = tower.config.patch_size * tower.config.merge;
         tower.config.sizes = PictureSizes::Fitted { multiple, least: 1, most: usize::MAX >> 1 };
@@ -166,6 +162,33 @@ fn a_tower_takes_the_planned_bytes_and_leaves_none() {
     for name in TOWERS.into_iter().filter(|name| !has_device_form(name)) {
         let bytes = tower_bytes(gpu.caps(), &tower(name), 16);
         assert!(matches!(bytes, Err(Error::Unsupported { .. })), "{name}");
+    }
+}
+
+/// The parts of a sliced picture are computed one after another, with the memory of the largest.
+#[test]
+fn slices_take_the_bytes_of_one_part() {
+    let gpu = gpu(Faults::default());
+    let before = gpu.arena().used();
+    for name in ["minicpm-v2_6", "minicpm-v4_6"] {
+        let (tower, picture) = (tower(name), picture(name, "resized"));
+        let parts = tower.config.pictures_of(&picture).unwrap();
+        assert!(parts.len() > 2, "{name}: an overview and slices");
+        let side = tower.config.patch_size;
+        let bytes =
+            |part: &Picture| tower_bytes(gpu.caps(), &tower, part.width() / side * (part.height() / side)).unwrap();
+        gpu.arena().set_budget(before + parts.iter().map(bytes).max().unwrap()).unwrap();
+        let mut processor = processor(tower.clone());
+        let mut watch = Watch::new(&gpu, usize::MAX);
+        let device = Some(PictureDevice { gpu: &gpu, machine: &slow_cpu() });
+        let made = processor.embed(&picture, device, &mut watch).unwrap();
+        // The device loads each layer, and a head that merges patches, once per part.
+        let loads = tower.weights.layers.len() + usize::from(tower.merger().is_some());
+        assert!(processor.was_on_device(), "{name}");
+        assert_eq!(watch.calls, parts.len() * loads, "{name}");
+        assert!(watch.most <= gpu.arena().budget() && gpu.arena().used() == before, "{name}");
+        assert!(apart(&embed(tower, &picture, 2), &made) < 2e-4, "{name}");
+        gpu.arena().set_budget(u64::MAX).unwrap();
     }
 }
 

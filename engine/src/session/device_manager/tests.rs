@@ -18,7 +18,7 @@ use thermocline_gpu::{AdapterId, FallbackPart, Fallbacks, KernelFeatures, Purpos
 use thermocline_model::{BoundStep, LoadOptions, Model, Resident};
 use thermocline_run::{
     placement::Machine,
-    runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
+    runtime::{CpuProcessor, KvCache, KvType, Pass, Residency, Sequences, Sparsity},
 };
 
 /// What happens to one load and its device.

@@ -16,7 +16,7 @@ pub(super) struct AssistantSteps {
     both: Vec<f32>,
     /// Input of the first layer, `[d]`.
     input: Vec<f32>,
-    /// Logits of centroids, and those of the candidates.
+    /// Logits of centroids, and logits of the candidates.
     logits: Vec<f32>,
 }
 
@@ -138,7 +138,8 @@ mod tests {
         data[at(0)..at(1)].chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect()
     }
 
-    /// The assistant of Gemma 4 computes all logits, and that of E2B those of the best centroids.
+    /// The assistant of Gemma 4 computes all logits. The assistant of E2B computes the logits of
+    /// the best centroids.
     #[test]
     fn drafts_are_those_of_the_reference() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");

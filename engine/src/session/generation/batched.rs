@@ -1,5 +1,5 @@
-//! Batching of a generation: its next token is computed in one pass with those of other
-//! generations, and the beginning of its prompt may be copied.
+//! Batching of a generation. One pass computes its next token and the next tokens of other
+//! generations. The beginning of its prompt may be copied.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
@@ -14,7 +14,7 @@ use thermocline_run::runtime::{Forward, Probe};
 
 impl Generation<'_> {
     /// The token to compute next, if it is the only one and its logits choose another token. One
-    /// pass computes it together with those of other generations.
+    /// pass computes it together with the tokens of other generations.
     pub fn single_token(&self, context: &SessionContext, forward: &Forward) -> Option<u32> {
         let reads_prompt =
             self.pooled.is_some() || self.in_prompt() && self.chooser.logprobs.is_some_and(|it| it.prompt);

@@ -124,9 +124,10 @@ impl Generation<'_> {
     /// are drafts. Returns the number of drafts that were drawn, and the reason if the generation
     /// has ended.
     ///
-    /// Each token is drawn as without drafts, from the logits behind the tokens before it: with
-    /// their penalties, in the grammar's state after them, and with the sampler's next random
-    /// number. Drafts thus change neither the text of a seed nor the distribution of texts.
+    /// Each token is drawn as without drafts, from the logits behind the tokens before it. These
+    /// tokens also determine its penalties and the state of the grammar. It takes the sampler's
+    /// next random number. Drafts thus change neither the text of a seed nor the distribution of
+    /// texts.
     fn draw_drafts(
         &mut self,
         logits: &[f32],

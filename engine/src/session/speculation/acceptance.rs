@@ -11,7 +11,8 @@ const PRIOR_WEIGHT: f64 = 2.0;
 /// Number of drafts that a doubted mean represents.
 const DOUBTED: f64 = 6.0;
 /// Factor of the weight of a depth's earlier drafts in every pass that does not reach the depth.
-/// Its probability thus returns to that of the depth before it, so that it is tried again.
+/// Its probability thus returns to the probability of the depth before it, so that it is tried
+/// again.
 const FADING: f64 = 0.98;
 /// Number of latest drafts that the calibration represents, and the weight of a ratio of 1.
 const CALIBRATED: f64 = 64.0;
@@ -28,8 +29,8 @@ pub(super) struct Acceptance {
 }
 
 impl Acceptance {
-    /// Records that `accepted` of `drafted` tokens were accepted, of which the first had the depth
-    /// `from`. Deeper drafts than those of the table count as its last depth.
+    /// Records that `accepted` of `drafted` tokens were accepted. The first token had the depth
+    /// `from`. Drafts deeper than the table count as its last depth.
     pub fn note(&mut self, from: usize, drafted: usize, accepted: usize) {
         for at in 0..drafted.min(accepted + 1) {
             let depth = (from + at).min(MOST_DRAFTS - 1);
@@ -62,8 +63,8 @@ impl Acceptance {
         })
     }
 
-    /// Expected number of tokens of a pass with 0, 1, 2 ... drafts, of which the first has the
-    /// depth `from`.
+    /// Expected number of tokens of a pass with 0, 1, 2 ... drafts. The first draft has the depth
+    /// `from`.
     pub fn tokens(&self, from: usize) -> [f64; 1 + MOST_DRAFTS] {
         let probabilities = self.probabilities();
         let (mut tokens, mut chain) = ([1.0; 1 + MOST_DRAFTS], 1.0);

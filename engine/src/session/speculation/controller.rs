@@ -11,7 +11,7 @@ mod tests;
 const LEAST_FOUND: usize = 3;
 /// Number of passes of a trial that lose time before the source pauses. A trial also ends with a
 /// pass that accepts no draft. The first pass of a trial tries the depth that was measured least
-/// recently, and the first of these if none was.
+/// recently. If no depth was measured, it tries the first one.
 const TRIAL: usize = 2;
 const TRIAL_DEPTHS: [usize; 4] = [2, 1, 3, 4];
 /// Number of passes without drafts that must be saved before a source that failed gets another
@@ -24,12 +24,13 @@ const LONGEST_PAUSE: usize = 512;
 /// Fraction of the time of decoding without drafts that makes up for lost time. After a loss no
 /// source gets another trial until the loss and [`ADVANCE`] are made up for.
 const LOSS: f64 = 0.025;
-/// Number of passes without drafts that drafts may lose before their source pauses, even if it is
-/// expected to pay, and the largest number of saved passes that may be lost as well.
+/// Time that drafts may lose before their source pauses even if it is expected to pay, in passes
+/// without drafts.
 const TOLERATED_LOSS: f64 = 6.0;
+/// Largest lost or saved time that counts, in passes without drafts.
 const CREDIT: f64 = 16.0;
-/// Every so many passes with drafts one pass may explore another number of drafts, if that number
-/// was not measured in the latest passes.
+/// One of this many passes with drafts may explore another number of drafts, if that number was not
+/// measured in the latest passes.
 const EXPLORATION: usize = 16;
 /// Number of latest passes that a source's mean drafting time represents.
 const DRAFTINGS: f64 = 8.0;
@@ -58,7 +59,7 @@ pub(in crate::session) struct DraftController {
     /// Accepted drafts of a lookup since its latest rejected one. The next lookup continues the
     /// quotation, so its first draft has this depth.
     quoted: usize,
-    /// Probabilities of the drafts for the next pass, as far as the source has told them.
+    /// Probabilities of the drafts for the next pass, as far as the source knows them.
     claimed: Vec<f64>,
     /// Seconds that drafts have lost and that are not made up for. Negative if drafts have saved
     /// time, or if the next trial is paid for.
@@ -207,10 +208,10 @@ impl DraftController {
         chosen.and_then(|offer| self.explored(offer))
     }
 
-    /// True if `source` should draft another token behind `depth` drafts, of which it gave the
-    /// latest `probability`. Further drafts pay if they raise the tokens per second of the pass:
-    /// the calibrated probability that all drafts are accepted is compared with the marginal cost.
-    /// Must be called for every draft in order, from depth 1.
+    /// True if `source` should draft another token behind `depth` drafts. It gave the latest draft
+    /// `probability`. Further drafts pay if they raise the tokens per second of the pass: the
+    /// calibrated probability that all drafts are accepted is compared with the marginal cost. Must
+    /// be called for every draft in order, from depth 1.
     pub fn goes_on(&mut self, source: DraftSource, depth: usize, probability: f32) -> bool {
         self.claimed.truncate(depth.saturating_sub(1));
         self.claimed.push(f64::from(probability));

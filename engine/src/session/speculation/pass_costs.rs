@@ -11,7 +11,7 @@ const LONGEST: f64 = 3.0;
 /// The time of a number of drafts is measured again if its latest measurement is this many passes
 /// old. The earlier mean then counts as one pass, and a shorter time replaces it.
 const STALE: u64 = 64;
-/// The same for a number of drafts that was measured only once.
+/// Number of passes after which a number of drafts that was measured only once is measured again.
 const STALE_FIRST: u64 = 8;
 /// Number of passes after which the measured time of a number of drafts is no longer used.
 const FORGOTTEN: u64 = 192;
@@ -19,9 +19,8 @@ const FORGOTTEN: u64 = 192;
 const GUESS: f64 = 0.1;
 
 /// The mean seconds of a pass, by its number of drafts. A running mean follows the length of the
-/// context without a term for it. It also contains the experts of a MoE model: on a CPU, a pass
-/// costs the union of the experts that its tokens choose, and the time of the whole pass is
-/// measured.
+/// context without a term for it. It also follows the experts of an MoE model, because the whole
+/// pass is measured. On a CPU a pass reads every expert that any of its tokens chooses.
 #[derive(Debug, Default)]
 pub(super) struct PassCosts {
     /// By number of drafts, from 0.

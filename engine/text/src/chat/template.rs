@@ -541,7 +541,7 @@ pub(super) mod tests {
                 let marks = tokenizer.picture_marks(&checkpoint.metadata).expect("no key").expect("a known token");
                 let (guard, marks) = (Some(&tokenizer), Some(&marks));
                 let options = RenderOptions { guard, marks, ..RenderOptions::new(false) };
-                // What a user writes is no mark.
+                // Text of a user is never a mark.
                 let said = format!("What is {written}?");
                 let message = ChatMessage { pictures: 2, ..ChatMessage::new("user", &said) };
                 let text = template.render_with(&[message], options).expect("renders");

@@ -37,7 +37,7 @@ pub struct BodyPlace<'p> {
 
 /// The next element within the brackets.
 #[derive(Debug)]
-pub enum Found {
+pub enum BracketElement {
     /// The end of the brackets.
     Close,
     /// A separator or tag between calls.
@@ -53,7 +53,7 @@ pub enum Found {
 }
 
 /// Finds the next element at `cursor` and moves the cursor past it.
-pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
+pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<BracketElement> {
     let c = cursor.peek_word()?;
     let BodyPlace { brackets, spelling, .. } = place;
     let close = Some(&brackets.close).filter(|close| !close.is_empty());
@@ -62,29 +62,29 @@ pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     if let Some(at) = ahead.take_any(ends.clone().chain(spelling.tags.iter().map(|tags| &tags.function)))? {
         // The reader of a call reads the function tag itself.
         if let Some(tags) = at.checked_sub(ends.count()) {
-            return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.tags[tags].clone())))));
+            return Ok(BracketElement::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.tags[tags].clone())))));
         }
         *cursor = ahead;
-        return Ok(if close.is_some() && at == 0 { Found::Close } else { Found::Between });
+        return Ok(if close.is_some() && at == 0 { BracketElement::Close } else { BracketElement::Between });
     }
     match c {
         '`' => fence(cursor, place),
         ',' | ';' if place.has_call => Ok(between(cursor)),
         ']' | '}' if place.has_call && (place.in_list || !brackets.close.is_empty()) => Ok(between(cursor)),
-        '{' => Ok(Found::Call(Box::new(ToolReader::Json(JsonCalls::default())))),
+        '{' => Ok(BracketElement::Call(Box::new(ToolReader::Json(JsonCalls::default())))),
         '[' => list(cursor, place),
         _ if brackets.ends_with_name() => Err(Unread::Other),
         _ => named(cursor, place),
     }
 }
 
-fn between(cursor: &mut TextCursor<'_>) -> Found {
+fn between(cursor: &mut TextCursor<'_>) -> BracketElement {
     cursor.at += 1;
-    Found::Between
+    BracketElement::Between
 }
 
 /// Reads a code fence and the language after it.
-fn fence(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
+fn fence(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<BracketElement> {
     cursor.expect(FENCE)?;
     if !place.in_fence {
         let rest = cursor.rest();
@@ -95,15 +95,15 @@ fn fence(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         }
         cursor.at += end + 1;
     }
-    Ok(Found::Fence)
+    Ok(BracketElement::Fence)
 }
 
 /// Recognises a list of JSON objects, or of calls as Python writes them.
-fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
+fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<BracketElement> {
     let mut ahead = *cursor;
     ahead.at += 1;
     if matches!(ahead.peek_word()?, '{' | ']') {
-        return Ok(Found::Call(Box::new(ToolReader::Json(JsonCalls::default()))));
+        return Ok(BracketElement::Call(Box::new(ToolReader::Json(JsonCalls::default()))));
     }
     let first = ahead.at;
     let name = ahead.name()?;
@@ -111,17 +111,17 @@ fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         return Err(Unread::Other);
     }
     cursor.at = first;
-    Ok(Found::List)
+    Ok(BracketElement::List)
 }
 
 /// Recognises a call that starts with the name of its tool.
-fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
+fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<BracketElement> {
     let BodyPlace { brackets, spelling, tools, .. } = place;
     if cursor.take(BRACE)? {
         cursor.skip_space();
         let name = tools.resolve(cursor.name()?).ok_or(Unread::Other)?;
         return match cursor.peek_word()? {
-            '{' => Ok(Found::Call(Box::new(ToolReader::Values(ValueCall::new(
+            '{' => Ok(BracketElement::Call(Box::new(ToolReader::Values(ValueCall::new(
                 ValueForm::Brace(spelling.quotes.clone()),
                 name,
             ))))),
@@ -136,7 +136,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     }
     let name = tools.resolve(written).ok_or(Unread::Other)?;
     if cursor.peek()? == '(' && !separated {
-        return Ok(Found::Call(Box::new(ToolReader::Values(ValueCall::new(ValueForm::Python, name)))));
+        return Ok(BracketElement::Call(Box::new(ToolReader::Values(ValueCall::new(ValueForm::Python, name)))));
     }
     let c = cursor.peek_word()?;
     // One of several calls has an end of its own.
@@ -145,7 +145,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let mut ahead = *cursor;
     if !brackets.open.is_empty() && ahead.take_any([&spelling.keys.parameter].into_iter().chain(ends))?.is_some() {
         let tags = Tags { function_end: own_end.cloned().unwrap_or_default(), ..spelling.keys.clone() };
-        return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::named(tags, name)))));
+        return Ok(BracketElement::Call(Box::new(ToolReader::Tags(TagCall::named(tags, name)))));
     }
     if c == '`' {
         fence(cursor, BodyPlace { in_fence: false, ..place })?;
@@ -154,7 +154,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         return Err(Unread::Other);
     }
     let reader = Box::new(ToolReader::Named(NamedCall::new(name)));
-    Ok(if c == '`' { Found::FencedCall(reader) } else { Found::Call(reader) })
+    Ok(if c == '`' { BracketElement::FencedCall(reader) } else { BracketElement::Call(reader) })
 }
 
 /// Reads the identifier and the separator between a name and its arguments. True if there is a

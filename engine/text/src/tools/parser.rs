@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    body::{self, BodyPlace, Found},
+    body::{self, BodyPlace, BracketElement},
     brackets::Brackets,
     cursor::{TextCursor, Unread},
     definition::Definitions,
@@ -155,16 +155,20 @@ impl ToolParser {
         let found = body::find(&mut cursor, place);
         let used = cursor.at;
         match found {
-            Ok(Found::Close) if !has_call => self.give_up(body, out),
+            Ok(BracketElement::Close) if !has_call => self.give_up(body, out),
             Ok(found) => {
                 body.take(&mut self.held, used, out);
-                body.in_fence ^= matches!(found, Found::Fence);
-                body.in_fence |= matches!(found, Found::FencedCall(_));
-                body.in_list |= matches!(found, Found::List);
+                body.in_fence ^= matches!(found, BracketElement::Fence);
+                body.in_fence |= matches!(found, BracketElement::FencedCall(_));
+                body.in_list |= matches!(found, BracketElement::List);
                 match found {
-                    Found::Call(reader) | Found::FencedCall(reader) => self.state = ToolState::Call(body, reader),
-                    Found::Close => self.close(body, out),
-                    Found::Between | Found::Fence | Found::List => self.state = ToolState::Body(body),
+                    BracketElement::Call(reader) | BracketElement::FencedCall(reader) => {
+                        self.state = ToolState::Call(body, reader)
+                    }
+                    BracketElement::Close => self.close(body, out),
+                    BracketElement::Between | BracketElement::Fence | BracketElement::List => {
+                        self.state = ToolState::Body(body)
+                    }
                 }
             }
             Err(Unread::More) if !ended => {

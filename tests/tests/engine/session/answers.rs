@@ -197,21 +197,7 @@ proptest! {
         let session = session_of(&engine, 40);
         let tokens = expected("llama-relu", "input_ids");
         for (from, length, how, wait) in past {
-            let prompt = &tokens[from.min(length)..];
-            let shift = ContextPolicy::Shift { keep: length.min(30) };
-            let request = Request { on_full: shift, ..drawn(prompt, 60, wait) };
-            match how {
-                0 => drop(session.generate(request)),
-                1 => drop(answer(session.generate(Request { on_full: ContextPolicy::Stop, ..request }))),
-                2 => drop(answer(session.generate(request))),
-                3 => drop(answer(session.generate(greedy(&[9999], 3)))),
-                _ => {
-                    let events = session.generate(request);
-                    std::thread::sleep(Duration::from_micros(wait));
-                    session.cancel();
-                    prop_assert!(answer(events).is_ok());
-                }
-            }
+            disturb(&session, &tokens[from.min(length)..], length.min(30), how, wait);
         }
         prop_assert_eq!(generate(&session, greedy(&tokens, 16)).ids, expected("llama-relu", "greedy_ids"));
     }

@@ -87,6 +87,25 @@ fn drawn(prompt: &[u32], tokens: usize, seed: u64) -> Request {
     Request { sampling, ..greedy(prompt, tokens) }
 }
 
+/// Gives `session` a request that has nothing to do with the next one. `how` is 0 if its events are
+/// dropped, 1 if a full context ends it, 2 if the context shifts and keeps `keep` tokens, and 3 if
+/// it is cancelled after `micros`. Otherwise it is refused.
+fn disturb(session: &Session, prompt: &[u32], keep: usize, how: u8, micros: u64) {
+    let request = Request { on_full: ContextPolicy::Shift { keep }, ..drawn(prompt, 60, micros) };
+    match how {
+        0 => drop(session.generate(request)),
+        1 => drop(answer(session.generate(Request { on_full: ContextPolicy::Stop, ..request }))),
+        2 => drop(answer(session.generate(request))),
+        3 => {
+            let events = session.generate(request);
+            std::thread::sleep(Duration::from_micros(micros));
+            session.cancel();
+            assert!(answer(events).is_ok());
+        }
+        _ => drop(answer(session.generate(greedy(&[9999], 3)))),
+    }
+}
+
 fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
     let (mut ids, mut text, mut logprobs, mut prompt) = (Vec::new(), String::new(), Vec::new(), Vec::new());
     let mut end = None;

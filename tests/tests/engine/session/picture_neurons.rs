@@ -129,6 +129,8 @@ fn neurons_of_picture_tokens_are_those_of_a_full_pass() {
             for ((index, place), of) in places.iter().enumerate().zip(firing_of(&engine, &inputs, &places)) {
                 let patch = PicturePatch {
                     picture: picture.hash().unwrap().0,
+                    token: index as u32,
+                    tokens: places.len() as u32,
                     rows: rows as u32,
                     cols: cols as u32,
                     index: index as u32,
@@ -178,6 +180,34 @@ fn patches_are_recorded_in_chunks_of_any_size_and_within_ends_of_rows() {
         assert!(firing.iter().all(|of| of.fired > 0 && of.neurons.len() == 4), "{name}");
         // A patch is not a picture's neighbour in the text.
         assert!(inputs.patches(pictures(folder.path())[1].hash().unwrap()).is_empty());
+    }
+}
+
+/// Tokens of an overview and of slices name the cells that they see.
+#[test]
+fn tokens_of_sliced_pictures_are_recorded_with_their_cells() {
+    for name in ["minicpm-v2_6", "minicpm-v4_6"] {
+        let (engine, folder) = seeing(name, 5);
+        let [_, sliced, _] = pictures(folder.path());
+        let prompt = asked(&[&sliced]);
+        generate(&session_of(&engine, 360), Request { prompt: prompt.clone(), ..greedy(&[], 1) });
+        let inputs = inputs(&engine, prompt);
+        let picture = sliced.hash().unwrap();
+        let places = inputs.patches(picture);
+        let cells = engine.tower().unwrap().cells(sliced.width(), sliced.height()).unwrap();
+        assert!(cells[0].grid != cells[cells.len() - 1].grid, "{name}: an overview and slices");
+        assert!(places[places.len() - 1] - places[0] >= places.len(), "{name}: marks between the parts");
+        let told = engine.neurons().tokens(0..inputs.tokens().len() as u64);
+        let patches: Vec<(usize, PicturePatch)> =
+            told.iter().filter_map(|token| Some((token.position, token.patch?))).collect();
+        let tokens = cells.len() as u32;
+        let wanted = places.iter().zip(&cells).enumerate().map(|(token, (place, cell))| {
+            let [token, rows, cols, index] = [token, cell.grid.rows, cell.grid.cols, cell.index].map(|it| it as u32);
+            (*place, PicturePatch { picture: picture.0, token, tokens, rows, cols, index })
+        });
+        assert_eq!(patches, wanted.collect::<Vec<_>>(), "{name}");
+        let firing = firing_of(&engine, &inputs, &places);
+        assert!(firing.iter().all(|of| of.fired > 0 && of.neurons.len() == 4), "{name}");
     }
 }
 

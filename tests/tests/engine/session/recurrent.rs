@@ -3,7 +3,7 @@
 
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
-    session::{ContextPolicy, DeviceChoice, DeviceStatus},
+    session::{DeviceChoice, DeviceStatus},
 };
 use thermocline_tests::golden::RECURRENT;
 
@@ -110,21 +110,9 @@ proptest! {
         let session = session_of(&engine, 40);
         let tokens = expected("qwen3_5", "input_ids");
         for (from, length, how, wait) in past {
-            let prompt = &tokens[from.min(length)..];
-            // Recurrent states cannot be shifted, so the remaining tokens are computed again.
-            let shift = ContextPolicy::Shift { keep: length.min(30) };
-            let request = Request { on_full: shift, ..drawn(prompt, 60, wait) };
-            match how {
-                0 => drop(session.generate(request)),
-                1 => drop(answer(session.generate(Request { on_full: ContextPolicy::Stop, ..request }))),
-                2 => drop(answer(session.generate(request))),
-                _ => {
-                    let events = session.generate(request);
-                    std::thread::sleep(Duration::from_micros(wait));
-                    session.cancel();
-                    prop_assert!(answer(events).is_ok());
-                }
-            }
+            // A shift of the context computes the remaining tokens again, because recurrent states
+            // cannot be shifted.
+            disturb(&session, &tokens[from.min(length)..], length.min(30), how, wait);
         }
         prop_assert_eq!(generate(&session, greedy(&tokens, 16)).ids, expected("qwen3_5", "greedy_ids"));
     }

@@ -21,7 +21,7 @@ fn served_model() -> ServedModel {
 
 fn read(endpoint: Endpoint, body: &[u8], model: &ServedModel, strict: bool) -> Result<CompletionRequest, ApiError> {
     let rules = ReadRules { strict, ..ReadRules::default() };
-    CompletionRequest::new(read_request(endpoint, body, &model.defaults, rules)?, model, strict)
+    CompletionRequest::new(read_request(endpoint, body, &model.defaults, &rules)?, model, strict)
 }
 
 fn parse(endpoint: Endpoint, body: Value, model: &ServedModel) -> Result<CompletionRequest, ApiError> {

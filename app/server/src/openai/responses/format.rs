@@ -168,7 +168,7 @@ mod tests {
 
     fn format_of(store: &Arc<ResponseStore>, body: &str) -> ResponseFormat {
         let defaults = Request::new(Prompt::Tokens(Vec::new()));
-        let request = read_response_request(body.as_bytes(), store, &defaults, ReadRules::default()).unwrap();
+        let request = read_response_request(body.as_bytes(), store, &defaults, &ReadRules::default()).unwrap();
         ResponseFormat::new("m".to_owned(), request.body, Arc::clone(store))
     }
 

@@ -105,7 +105,7 @@ pub fn read_response_request(
     body: &[u8],
     store: &ResponseStore,
     defaults: &Request,
-    rules: ReadRules,
+    rules: &ReadRules,
 ) -> Result<ResponseRequest, ApiError> {
     let strict = rules.strict;
     let fields: ResponseFields = parse_fields(body, strict)?;
@@ -127,7 +127,7 @@ pub fn read_response_request(
     let mut read = ResponseTools::read(&tools, strict)?;
 
     let system = fields.instructions.as_ref().map(|text| RequestMessage::new(Role::System, text));
-    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()).collect(), false, rules.fetch)?;
+    let prompt = chat_prompt(system.into_iter().chain(messages.iter().cloned()).collect(), false, &rules.fetch)?;
     let mut asked = RequestedAnswer::new(vec![prompt], defaults);
     asked.model = fields.model.clone();
     asked.stream = fields.stream.unwrap_or(false);
@@ -234,7 +234,7 @@ mod tests {
             body.to_string().as_bytes(),
             store,
             &defaults,
-            ReadRules { strict, ..ReadRules::default() },
+            &ReadRules { strict, ..ReadRules::default() },
         )
         .map_err(|error| error.message)
     }

@@ -227,7 +227,12 @@ fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
 
 /// Copies a small vision model to `to`, with a template that writes pictures.
 pub(super) fn seeing_model(to: &Path) -> ModelId {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/towers/qwen3-vl");
+    vision_model("qwen3-vl", to)
+}
+
+/// Copies the vision model `name` to `to`, with a template that writes pictures.
+pub(super) fn vision_model(name: &str, to: &Path) -> ModelId {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/towers").join(name);
     for file in fs::read_dir(from).unwrap().flatten() {
         fs::copy(file.path(), to.join(file.file_name())).unwrap();
     }

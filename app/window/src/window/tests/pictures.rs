@@ -4,7 +4,7 @@ use egui::{Color32, Key, Shape};
 use egui_kittest::kittest::Queryable;
 
 use super::{
-    attachments::{attach, seeing_model},
+    attachments::{attach, vision_model},
     names,
     neurons::click_a_dot,
 };
@@ -26,15 +26,20 @@ struct SeeingWindow {
 
 impl SeeingWindow {
     fn answered() -> Self {
+        SeeingWindow::answered_by("qwen3-vl", "whole.png")
+    }
+
+    /// A model that has answered about one of its pictures.
+    fn answered_by(name: &str, picture: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let model = seeing_model(folder.path());
+        let model = vision_model(name, folder.path());
         let mut stage = TestWindow::opened([1440.0, 1000.0]);
         stage.shell().model_settings(&model).device = Some(String::new());
         stage.command(Command::OpenModel(model.clone()));
         stage.until_open(&model);
-        attach(&mut stage, &folder.path().join("whole.png"));
+        attach(&mut stage, &folder.path().join(picture));
         stage.ask("Look.");
-        stage.appears("The picture whole.png");
+        stage.appears(&format!("The picture {picture}"));
         SeeingWindow { stage, model, _folder: folder }
     }
 
@@ -134,6 +139,53 @@ fn patch_of_a_picture_shows_the_neurons_that_fire_there() {
     window.stage.appears(&says(rows * cols - 2 - cols));
     window.stage.press(Key::Escape);
     assert!(!window.stage.shows("whole.png, large") && !window.stage.shows("Circled:"));
+}
+
+/// Five tokens see the overview, and five see each of 3 x 3 slices.
+#[test]
+fn slices_are_clicked_and_tinted_by_area() {
+    let mut window = SeeingWindow::answered_by("minicpm-v2_6", "resized.png");
+    let patches = window.patches();
+    assert_eq!(patches.len(), 50);
+    click_a_dot(&mut window.stage);
+    let pinned = window.stage.texts().into_iter().find_map(|text| {
+        let name = text.strip_prefix("Unpin layer 0, neuron ")?;
+        name.parse::<usize>().ok()
+    });
+    let (neuron, engine) = (pinned.expect("a pinned neuron"), window.engine());
+    let fires = |token: &TokenTrace| mask::contains(token.fired(engine.neurons().shape(), 0).unwrap(), neuron);
+    let fired = patches.iter().filter(|token| fires(token)).count();
+    let areas = patches.chunks(5).filter(|of_part| of_part.iter().any(fires)).count();
+    let name = format!("The picture resized.png, fires at {fired} of 50 tokens of the overview and slices");
+    assert!(window.stage.shows(&name), "{name} in {:?}", window.stage.texts());
+    assert_eq!(rects(&window.stage), areas);
+    let thumbnail = window.stage.it.get_by_label_contains("The picture resized.png").rect().center();
+    window.stage.tap(thumbnail);
+    window.stage.appears("resized.png, large");
+    let corner = |window: &SeeingWindow| {
+        let picture = window.stage.it.get_by_label_contains("resized.png, large").rect();
+        picture.max - picture.size() / 40.0
+    };
+    let says = |at: usize, place: &str| {
+        let shape = engine.neurons().shape();
+        let of_layer =
+            |layer| patches[at].fired(shape, layer).unwrap().iter().map(|word| word.count_ones()).sum::<u32>();
+        let fired: u32 = (0..shape.layers()).map(of_layer).sum();
+        format!("{place}: {fired} neurons fire")
+    };
+    let at = corner(&window);
+    window.stage.tap(at);
+    window.stage.appears(&says(45, "row 3, column 3 of 3 × 3, token 1 of 5"));
+    window.stage.press(Key::ArrowUp);
+    window.stage.appears(&says(30, "row 2, column 3 of 3 × 3, token 1 of 5"));
+    window.stage.click("Patch before");
+    window.stage.appears(&says(29, "row 2, column 2 of 3 × 3, token 5 of 5"));
+    // The overview comes behind the tokens of the slice.
+    for _ in 0..6 {
+        let at = corner(&window);
+        window.stage.tap(at);
+    }
+    window.stage.appears(&says(0, "row 1, column 1 of 1 × 1 of the overview, token 1 of 5"));
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub struct LayerFiring<'a> {
     pub strength: Option<Strength<'a>>,
     /// Bytes of FFN weights and predictor that the CPU read.
     pub cpu_bytes: u64,
-    /// Of `cpu_bytes`, those of scattered rows of single neurons, which memory delivers more slowly
-    /// than rows in order.
+    /// The part of `cpu_bytes` in scattered rows of single neurons, which memory delivers more
+    /// slowly than rows in order.
     pub cpu_scattered: u64,
     /// Bytes that crossed the bus for this layer, both ways.
     pub bus_bytes: u64,

@@ -2,8 +2,8 @@
 //! a layer's output mass fire.
 //!
 //! The mass of neuron `i` for a token is `|hidden_i| * norm_i`. `norm_i` is the Euclidean norm of
-//! the neuron's down column. The mass is the most by which the neuron can change the layer's
-//! output. Without norms every norm counts as 1.
+//! the neuron's down column. The mass is the largest change of the layer's output that the neuron
+//! can cause. Without norms every norm counts as 1.
 
 /// Low bits of a magnitude that its bin number omits. The exponent and three bits of the fraction
 /// remain, so that values in a bin differ by at most an eighth.

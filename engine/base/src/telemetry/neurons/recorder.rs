@@ -21,8 +21,8 @@ use super::{
 /// number is odd, so that tokens at which a block is counted are timed as well.
 const TIMED: u64 = 7;
 
-/// Number of tokens for which a device sends strengths after a reader asked for a token. The map
-/// asks at every frame.
+/// Number of tokens with strengths from a device after a reader asked for a token. The map asks at
+/// every frame.
 const WATCHED: u64 = 64;
 
 /// The only writer to a [`NeuronBoard`]. Between [`NeuronRecorder::begin`] and
@@ -39,7 +39,7 @@ pub struct NeuronRecorder {
     spent: Option<Duration>,
     /// Index of the first token whose layer times are not measured, unless a reader asks before.
     unseen: u64,
-    /// Index of the first token for which a device sends no strengths, unless a reader asks before.
+    /// Index of the first token without strengths from a device, unless a reader asks before.
     unwatched: u64,
     /// The last watched layer. A chunk is whole once this layer is recorded.
     last_watched: Option<usize>,

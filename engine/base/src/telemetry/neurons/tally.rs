@@ -49,7 +49,7 @@ pub(super) struct Tally {
 #[derive(Debug)]
 struct TalliedLayer {
     version: AtomicU32,
-    /// Number of all tokens, including those that wait.
+    /// Number of all tokens, including waiting tokens.
     tokens: AtomicU64,
     /// Index of the latest token.
     latest: AtomicU64,
@@ -87,9 +87,9 @@ impl Tally {
         Tally { layers: (0..shape.layers()).map(layer).collect() }
     }
 
-    /// Counts the tokens from `first` on. `fired` is `[tokens, words]`, and so is `chosen`, the
-    /// experts of an MoE layer. The tokens of a chunk have equal weights, and so do single tokens
-    /// that waited together. Only one thread may call this.
+    /// Counts the tokens from `first` on. `fired` and `chosen` (the experts of an MoE layer) are
+    /// `[tokens, words]`. The tokens of a chunk have equal weights, and so do single tokens that
+    /// waited together. Only one thread may call this.
     pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {
         let Some(layer) = self.layers.get(layer) else { return };
         let chosen = chosen.unwrap_or_default();

@@ -9,11 +9,16 @@ use super::NeuronShape;
 pub struct PicturePatch {
     /// SHA-256 of the picture's size and pixels.
     pub picture: [u8; 32],
-    /// Rows of the picture's tokens.
+    /// Index of the token in its picture.
+    pub token: u32,
+    /// Number of the picture's tokens.
+    pub tokens: u32,
+    /// Rows of a grid over the whole picture, of which the token sees a cell. The overview and the
+    /// slices of a picture have different grids. Tokens may share a cell.
     pub rows: u32,
-    /// Tokens of a row.
+    /// Columns of the grid.
     pub cols: u32,
-    /// Index of the token in its picture, counted row by row.
+    /// Index of the cell, counted row by row.
     pub index: u32,
 }
 

@@ -11,8 +11,11 @@ use super::{
     lanes::{self, LaneWeights},
     load_ps, load_some, load256, load512, prefetch,
 };
+use smallvec::SmallVec;
+
 use crate::simd::{
-    CODE_TOKENS, DOT_TOKENS, GatheredRow, LaneChunk, QuantisedInput, block_inputs::padded, part, portable::rows,
+    CODE_TOKENS, DOT_TOKENS, GatheredRow, LANE_ROWS, LANE_TOKENS, LaneChunk, LaneTile, QuantisedInput,
+    block_inputs::padded, part, portable::rows,
 };
 use thermocline_formats::quant::{BlockType, FloatType, WeightType};
 
@@ -220,7 +223,6 @@ fn products<const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, const RO
     let x = x.map(|x| &x[..chunks]);
     let whole = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().0);
     let rest = rows.map(|of| padded::<_, BLOCKS>(of.row.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().1, [0; BYTES]));
-    let offset = _mm512_set1_epi32(i32::from(if OFFSET == MINIMA { 0 } else { OFFSET }));
     let mut sums = [[_mm512_setzero_ps(); TOKENS]; ROWS];
     for at in 0..chunks {
         let mut decoded = [LaneWeights::zero(); ROWS];
@@ -230,26 +232,13 @@ fn products<const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, const RO
             decoded[row] = weights(blocks);
         }
         for token in 0..TOKENS {
-            let x = &x[token][at];
-            let mut dots = [_mm512_setzero_si512(); ROWS];
-            if OFFSET != MINIMA {
-                // Sums of codes fit 16 bits.
-                dots = [_mm512_madd_epi16(load512(&x.negated_code_sums), offset); ROWS];
-            }
-            for (i, x) in x.codes.iter().enumerate() {
-                let x = load512(x);
-                for row in 0..ROWS {
-                    dots[row] = _mm512_dpbusd_epi32(dots[row], decoded[row].codes[i], x);
-                }
-            }
-            let (scales, of_minima) = (load_ps(&x.scales), load_ps(&x.sums));
+            let mut of_token = [_mm512_setzero_ps(); ROWS];
             for row in 0..ROWS {
-                let sum = &mut sums[row][token];
-                let scales = _mm512_mul_ps(decoded[row].scales, scales);
-                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[row]), scales, *sum);
-                if OFFSET == MINIMA {
-                    *sum = _mm512_fnmadd_ps(decoded[row].minima, of_minima, *sum);
-                }
+                of_token[row] = sums[row][token];
+            }
+            of_token = add_token::<OFFSET, ROWS>(&decoded, &x[token][at], of_token);
+            for row in 0..ROWS {
+                sums[row][token] = of_token[row];
             }
         }
     }
@@ -260,4 +249,94 @@ fn products<const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, const RO
         }
     }
     out
+}
+
+/// Adds the products of 256 columns of some rows with a token to the rows' sums.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn add_token<const OFFSET: i16, const ROWS: usize>(
+    weights: &[LaneWeights; ROWS],
+    x: &LaneChunk,
+    mut sums: [__m512; ROWS],
+) -> [__m512; ROWS] {
+    let mut dots = [_mm512_setzero_si512(); ROWS];
+    if OFFSET != MINIMA {
+        // Sums of codes fit 16 bits.
+        let offset = _mm512_set1_epi32(i32::from(OFFSET));
+        dots = [_mm512_madd_epi16(load512(&x.negated_code_sums), offset); ROWS];
+    }
+    for (i, x) in x.codes.iter().enumerate() {
+        let x = load512(x);
+        for row in 0..ROWS {
+            dots[row] = _mm512_dpbusd_epi32(dots[row], weights[row].codes[i], x);
+        }
+    }
+    let (scales, of_minima) = (load_ps(&x.scales), load_ps(&x.sums));
+    for row in 0..ROWS {
+        let scales = _mm512_mul_ps(weights[row].scales, scales);
+        sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[row]), scales, sums[row]);
+        if OFFSET == MINIMA {
+            sums[row] = _mm512_fnmadd_ps(weights[row].minima, of_minima, sums[row]);
+        }
+    }
+    sums
+}
+
+/// See [`LaneKernels::dot_tile`](crate::simd::LaneKernels::dot_tile).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn code_tile(ty: BlockType, weights: &[u8], x: LaneTile<'_>, out: &mut [[f32; LANE_TOKENS]]) {
+    let rows = rows(WeightType::Blocks(ty), weights, x.columns, out);
+    match ty {
+        BlockType::Q4_0 => tile::<18, 8, 8>(rows, x, |blocks| lanes::q4_0(blocks)),
+        BlockType::Q8_0 => tile::<34, 8, 128>(rows, x, |blocks| lanes::q8_0(blocks)),
+        BlockType::IQ4_NL => tile::<18, 8, 128>(rows, x, |blocks| lanes::iq4_nl(blocks)),
+        BlockType::MXFP4 => tile::<17, 8, 12>(rows, x, |blocks| lanes::mxfp4(blocks)),
+        BlockType::Q4_K => tile::<144, 1, MINIMA>(rows, x, |[block]| lanes::q4_k(block)),
+        BlockType::Q5_K => tile::<176, 1, MINIMA>(rows, x, |[block]| lanes::q5_k(block)),
+        BlockType::Q6_K => tile::<210, 1, 32>(rows, x, |[block]| lanes::q6_k(block)),
+        _ => panic!("no AVX-512 kernel for rows of {ty:?}"),
+    }
+}
+
+/// Multiplies rows with all tokens, 256 columns at a time. Weights are decoded once. The sums of
+/// [`LANE_ROWS`] rows and the activations of 256 columns stay in the first-level cache.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn tile<'a, const BYTES: usize, const BLOCKS: usize, const OFFSET: i16>(
+    rows: impl Iterator<Item = (&'a [u8], &'a mut [f32; LANE_TOKENS])>,
+    x: LaneTile<'_>,
+    weights: impl Fn(&[[u8; BYTES]; BLOCKS]) -> LaneWeights,
+) {
+    let mut rows: SmallVec<[_; LANE_ROWS]> = rows
+        .map(|(row, out)| {
+            let (whole, rest) = row.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>();
+            (whole, padded::<_, BLOCKS>(rest, [0; BYTES]), row.len() * LANE_ROWS, out)
+        })
+        .collect();
+    let mut sums = [[_mm512_setzero_ps(); LANE_TOKENS]; LANE_ROWS];
+    let sums = &mut sums[..rows.len()];
+    for (at, x) in x.chunks.chunks_exact(x.tokens).enumerate() {
+        for (rows, sums) in rows.chunks(2).zip(sums.chunks_mut(2)) {
+            let decode = |row: usize| {
+                let (whole, rest, ahead, _) = &rows[row];
+                let blocks = whole.get(at).unwrap_or(rest);
+                prefetch(blocks, *ahead as isize);
+                weights(blocks)
+            };
+            if let [first, second] = sums {
+                let weights = [decode(0), decode(1)];
+                for (x, (first, second)) in x.iter().zip(first.iter_mut().zip(second)) {
+                    [*first, *second] = add_token::<OFFSET, 2>(&weights, x, [*first, *second]);
+                }
+            } else if let [sums] = sums {
+                let weights = [decode(0)];
+                for (x, sum) in x.iter().zip(sums) {
+                    [*sum] = add_token::<OFFSET, 1>(&weights, x, [*sum]);
+                }
+            }
+        }
+    }
+    for ((.., out), sums) in rows.iter_mut().zip(sums) {
+        out.iter_mut().zip(sums).take(x.tokens).for_each(|(out, sum)| *out = _mm512_reduce_add_ps(*sum));
+    }
 }

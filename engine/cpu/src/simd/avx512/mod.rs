@@ -111,6 +111,7 @@ pub(super) const TABLE: Kernels = Kernels {
         dot_tokens: |ty, weights, x, ahead, out| {
             with_features!(dot::code_rows_tokens(ty, weights, x, ahead, out));
         },
+        dot_tile: |ty, weights, x, out| with_features!(dot::code_tile(ty, weights, x, out)),
     }),
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
     dot_float_rows: |ty, weights, x, ahead, out| {

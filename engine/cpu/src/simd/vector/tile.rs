@@ -1,5 +1,6 @@
 //! The two register-tiled products of attention: queries times keys, and probabilities times
-//! values.
+//! values. Plain loops fill the registers: the compiler does not always inline the calls of
+//! `array::from_fn`, and a call among the multiplications stores and loads all sums.
 #![allow(unsafe_code)]
 
 use super::Vector;
@@ -61,14 +62,16 @@ fn query_key_rows<V: Vector, const ROWS: usize>(
         for c in (0..width).step_by(V::LANES) {
             // SAFETY: `width` is a multiple of LANES, so `c + LANES <= width`. The assertion above
             // ensures that rows `m < ROWS` of q and `j + i < columns` of k are inside the slices.
-            let (key, query) = unsafe {
-                let key: [V::F; 4] = std::array::from_fn(|i| v.load_ptr(k.add((j + i) * width + c)));
-                let query: [V::F; ROWS] = std::array::from_fn(|m| v.load_ptr(q.add(m * width + c)));
-                (key, query)
-            };
-            for m in 0..ROWS {
+            unsafe {
+                let mut key = [v.splat(0.0); 4];
                 for i in 0..4 {
-                    sums[m][i] = v.mul_add(query[m], key[i], sums[m][i]);
+                    key[i] = v.load_ptr(k.add((j + i) * width + c));
+                }
+                for m in 0..ROWS {
+                    let query = v.load_ptr(q.add(m * width + c));
+                    for i in 0..4 {
+                        sums[m][i] = v.mul_add(query, key[i], sums[m][i]);
+                    }
                 }
             }
         }
@@ -141,16 +144,16 @@ fn weigh_columns<V: Vector, const ROWS: usize, const VECTORS: usize>(
     for j in 0..keys {
         // SAFETY: row `j < keys` of value has `width` elements, of which `column + VECTORS * LANES`
         // are read; `p` has `keys` elements in each of its ROWS rows. Both are asserted above.
-        let (row, weight) = unsafe {
-            let row: [V::F; VECTORS] =
-                std::array::from_fn(|c| v.load_ptr(value.add(j * width + column + c * V::LANES)));
-            let weight: [f32; ROWS] = std::array::from_fn(|m| *p.add(m * TILE + j));
-            (row, weight)
-        };
-        for m in 0..ROWS {
-            let weight = v.splat(weight[m]);
+        unsafe {
+            let mut row = [v.splat(0.0); VECTORS];
             for c in 0..VECTORS {
-                sums[m][c] = v.mul_add(weight, row[c], sums[m][c]);
+                row[c] = v.load_ptr(value.add(j * width + column + c * V::LANES));
+            }
+            for m in 0..ROWS {
+                let weight = v.splat(*p.add(m * TILE + j));
+                for c in 0..VECTORS {
+                    sums[m][c] = v.mul_add(weight, row[c], sums[m][c]);
+                }
             }
         }
     }

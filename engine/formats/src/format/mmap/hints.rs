@@ -75,7 +75,7 @@ pub(crate) fn forget(pages: &[u8], file: &File, offset: u64) {
 
 /// Drops `len` bytes of `file` from the system's cache, except pages that a program has mapped.
 #[cfg(target_os = "linux")]
-pub(super) fn drop_cached(file: &File, offset: u64, len: usize) {
+pub(crate) fn drop_cached(file: &File, offset: u64, len: usize) {
     if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
         advise_file(file, offset, len, libc::POSIX_FADV_DONTNEED);
     }

@@ -10,6 +10,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+pub(super) mod filled;
 pub(super) mod hints;
 #[cfg(unix)]
 mod lost;

@@ -4,8 +4,8 @@
 use super::tensor_pages::TensorPages;
 
 /// Fixed cost of a read request, as the bytes that the disk reads in the same time. Measured:
-/// 30,000 scattered requests per second, and 1.3 GB per second of large reads.
-pub const REQUEST_BYTES: usize = 40_960;
+/// 47,000 scattered requests per second, and 1.6 GB per second of large reads.
+pub const REQUEST_BYTES: usize = 32 << 10;
 /// Factor of the score of a kept piece. Without it, pieces of similar score would replace each
 /// other.
 const KEPT: f32 = 1.25;
@@ -64,7 +64,7 @@ fn class(tensor: &TensorPages, piece: usize) -> usize {
     if !tensor.used {
         return 0;
     }
-    let cost = 1.0 + REQUEST_BYTES as f32 / tensor.piece as f32;
+    let cost = 1.0 + REQUEST_BYTES as f32 / tensor.request as f32;
     let held = if tensor.pieces[piece].kept { KEPT } else { 1.0 };
     let score = (tensor.counts.count(piece as u32) + UNCOUNTED) * cost * held;
     (score.to_bits() >> SCORE_SHIFT) as usize
@@ -109,7 +109,7 @@ mod tests {
             TensorPages::new(0, 0, at * 8 * WHOLE_PIECE..(at + 1) * 8 * WHOLE_PIECE, PAGE, PagedAccess::Matrix)
         };
         let mut tensors = [tensor(0), tensor(1)];
-        tensors[1].split_pieces(PAGE);
+        tensors[1].split_pieces(PAGE, PAGE);
         for token in 0..40 {
             for tensor in &mut tensors {
                 tensor.used = true;

@@ -19,6 +19,8 @@ const PASSES_PER_CHOICE: u32 = 16;
 pub(super) struct PageRequests {
     /// Pages to read for the announced product.
     pub needed: Vec<PageRun>,
+    /// Pages that the announced product needs, and that were requested before.
+    pub announced: Vec<PageRun>,
     /// Pages to read for products that follow.
     pub ahead: Vec<PageRun>,
     /// Pages to drop.
@@ -152,21 +154,24 @@ impl PagerState {
         new
     }
 
-    /// The pages of file `file`, of `len` bytes, that are not in memory as far as this state knows.
-    /// They include the pages outside the tensors.
-    pub fn absent(&self, file: usize, len: usize) -> Vec<PageRun> {
-        let (mut runs, mut at) = (Vec::new(), 0);
+    /// The pages of `within` that are not in memory as far as this state knows. They include the
+    /// pages outside the tensors.
+    pub fn absent(&self, within: PageRun) -> Vec<PageRun> {
+        let (mut runs, mut at) = (Vec::new(), within.start);
         let mut to = |end: usize, next: usize| {
             if at < end {
-                PageRun { file, start: at, end }.push_to(&mut runs);
+                PageRun { start: at, end, ..within }.push_to(&mut runs);
             }
             at = at.max(next);
         };
-        for tensor in self.tensors.iter().filter(|tensor| tensor.run(0).file == file) {
-            let present = (0..tensor.pieces.len()).filter(|piece| tensor.pieces[*piece].presence != Presence::Absent);
-            present.map(|piece| tensor.run(piece)).for_each(|run| to(run.start, run.end));
+        for tensor in &self.tensors {
+            let first = within.start.saturating_sub(tensor.run(0).start) / tensor.piece;
+            let pieces = (first..tensor.pieces.len()).map(|piece| (tensor.run(piece), tensor.pieces[piece].presence));
+            let near = pieces.take_while(|(run, _)| run.file == within.file && run.start < within.end);
+            let present = near.filter(|(_, presence)| *presence != Presence::Absent);
+            present.for_each(|(run, _)| to(run.start.min(within.end), run.end));
         }
-        to(len, len);
+        to(within.end, within.end);
         runs
     }
 
@@ -226,13 +231,13 @@ impl PagerState {
             let Some((tensor, bytes)) = self.find(weight.data()) else { continue };
             let Some(rows) = rows else {
                 let pieces = self.tensors[tensor].pieces_of(bytes);
-                pieces.for_each(|piece| self.touch(tensor, piece, when, &mut requests.needed));
+                pieces.for_each(|piece| self.need(tensor, piece, when, &mut requests));
                 if when == Announced::Now && self.tensors[tensor].access == PagedAccess::Matrix {
                     self.ahead.note(tensor);
                 }
                 continue;
             };
-            self.split(tensor);
+            self.split(tensor, weight.stride());
             let mut done = 0..0;
             for row in rows {
                 // The other rows of the record are read next.
@@ -240,7 +245,7 @@ impl PagerState {
                 let pieces = self.tensors[tensor].pieces_of(record);
                 // Neighbouring rows share pieces.
                 let from = if pieces.start >= done.start { pieces.start.max(done.end) } else { pieces.start };
-                (from..pieces.end).for_each(|piece| self.touch(tensor, piece, when, &mut requests.needed));
+                (from..pieces.end).for_each(|piece| self.need(tensor, piece, when, &mut requests));
                 done = pieces;
             }
         }
@@ -265,16 +270,25 @@ impl PagerState {
         (end <= self.tensors[at].len).then_some((at, start..end))
     }
 
-    /// Divides a tensor for reads of single rows.
-    fn split(&mut self, tensor: usize) {
+    /// Divides a tensor for reads of single records.
+    fn split(&mut self, tensor: usize, record: usize) {
         let of = &mut self.tensors[tensor];
-        if of.split_pieces(self.page) {
+        if of.split_pieces(self.page, record) {
             let passing = (0..).zip(&of.pieces).filter(|(_, piece)| !piece.kept && piece.presence != Presence::Absent);
             self.passing.extend(passing.map(|(piece, _)| PieceIndex { tensor: tensor as u32, piece }));
         }
     }
 
-    /// Notes that a piece is announced, and reads it into `runs` if it is absent. Several products
+    /// Notes that a product reads a piece, and requests it if it is absent.
+    fn need(&mut self, tensor: usize, piece: usize, when: Announced, requests: &mut PageRequests) {
+        let was_ahead = self.tensors[tensor].pieces[piece].presence == Presence::Ahead;
+        if was_ahead && when == Announced::Now {
+            self.tensors[tensor].run(piece).push_to(&mut requests.announced);
+        }
+        self.touch(tensor, piece, when, &mut requests.needed);
+    }
+
+    /// Notes that a piece is announced, and puts it into `runs` if it is absent. Several products
     /// of a pass that read the piece count as one use.
     fn touch(&mut self, tensor: usize, piece: usize, when: Announced, runs: &mut Vec<PageRun>) {
         let of = &mut self.tensors[tensor];
@@ -308,8 +322,6 @@ impl PagerState {
             Presence::Ahead if now => {
                 state.presence = Presence::Used;
                 self.unused -= bytes;
-                // The earlier request may still wait for its turn.
-                of.run(piece).push_to(runs);
             }
             Presence::Used if is_new_use => state.presence = Presence::UsedAgain,
             _ => {}
@@ -356,7 +368,10 @@ impl PagerState {
                     self.unused -= if state.presence == Presence::Ahead { bytes } else { 0 };
                     state.presence = Presence::Absent;
                     self.present -= bytes;
-                    tensor.run(piece).push_to(drops);
+                    let own = tensor.own_run(piece, self.page);
+                    if own.len() > 0 {
+                        own.push_to(drops);
+                    }
                 }
             }
         }
@@ -505,7 +520,7 @@ mod tests {
     fn pages_that_are_not_kept_are_absent_at_first() {
         let matrices = matrices(4);
         let mut state = state(&matrices[1..3], PagedAccess::Matrix, MATRIX);
-        let absent = state.absent(0, 4 * MATRIX);
+        let absent = state.absent(PageRun { file: 0, start: 0, end: 4 * MATRIX });
         assert_eq!(bytes(&absent) + state.present() as usize, 4 * MATRIX);
         assert!(state.present() > 0 && state.present() <= MATRIX as u64);
         assert_eq!((absent[0].start, absent[absent.len() - 1].end), (0, 4 * MATRIX));
@@ -567,7 +582,8 @@ mod tests {
         let read = |weight| [ReadRows { weight, rows: None }].into_iter();
         assert!(bytes(&state.announce(read(&all[0]), Announced::Soon).needed) == MATRIX && state.unused > 0);
         let again = state.announce(read(&all[0]), Announced::Now);
-        assert_eq!((bytes(&again.needed), bytes(&again.ahead), state.unused), (MATRIX, 0, 0));
+        let pages = [&again.needed, &again.announced, &again.ahead].map(|runs| bytes(runs));
+        assert_eq!((pages, state.unused), ([0, MATRIX, 0], 0));
         assert!((0..4).all(|piece| state.tensors[0].counts.count(piece) == 0.0));
         assert_eq!(bytes(&state.announce(read(&all[2]), Announced::Now).needed), 0);
         assert_eq!(state.read(), MATRIX as u64);

@@ -52,6 +52,11 @@ impl PageRun {
         self.end - self.start
     }
 
+    /// True if the runs have a page in common.
+    pub fn overlaps(&self, other: &PageRun) -> bool {
+        self.file == other.file && self.start < other.end && other.start < self.end
+    }
+
     /// Appends the run to `runs`, or extends the last one if they touch.
     pub fn push_to(self, runs: &mut Vec<PageRun>) {
         match runs.last_mut() {
@@ -73,6 +78,8 @@ pub(super) struct TensorPages {
     pub access: PagedAccess,
     /// Bytes of a piece, whole pages.
     pub piece: usize,
+    /// Bytes of a usual read request.
+    pub request: usize,
     pub pieces: Vec<PieceState>,
     /// Recent uses of each piece.
     pub counts: DecayedCounts,
@@ -97,7 +104,7 @@ impl TensorPages {
         let pieces = vec![PieceState::default(); pages.len().div_ceil(piece)];
         let counts = DecayedCounts::new(pieces.len(), HALF_LIFE);
         let (address, lead, len) = (base + bytes.start, bytes.start - start, bytes.len());
-        TensorPages { address, len, access, piece, pieces, counts, used: false, pages, lead }
+        TensorPages { address, len, access, piece, request: piece, pieces, counts, used: false, pages, lead }
     }
 
     /// The pieces that contain `bytes` of the matrix.
@@ -109,6 +116,15 @@ impl TensorPages {
     pub fn run(&self, piece: usize) -> PageRun {
         let start = self.pages.start + piece * self.piece;
         PageRun { start, end: (start + self.piece).min(self.pages.end), ..self.pages }
+    }
+
+    /// The pages of a piece that belong to no neighbour of the tensor, of `page` bytes each.
+    pub fn own_run(&self, piece: usize, page: usize) -> PageRun {
+        let PageRun { file, start, end } = self.run(piece);
+        let first = self.pages.start + if self.lead > 0 { page } else { 0 };
+        let last = (self.pages.start + self.lead + self.len) / page * page;
+        let start = start.max(first);
+        PageRun { file, start, end: end.min(last).max(start) }
     }
 
     /// Bytes of a piece.
@@ -130,9 +146,9 @@ impl TensorPages {
         self.pages.len() as u64
     }
 
-    /// Divides the tensor into pieces of one page, because only some of its rows are read. Returns
-    /// false if it was divided before.
-    pub fn split_pieces(&mut self, page: usize) -> bool {
+    /// Divides the tensor into pieces of one page, because only some of its records, of `record`
+    /// bytes each, are read. Returns false if it was divided before.
+    pub fn split_pieces(&mut self, page: usize, record: usize) -> bool {
         if self.piece == page {
             return false;
         }
@@ -143,6 +159,8 @@ impl TensorPages {
         self.counts = DecayedCounts::new(n, HALF_LIFE).with_prior(&prior);
         self.pieces = (0..n).map(|piece| self.pieces[piece / of]).collect();
         self.piece = page;
+        // A record begins anywhere in a page.
+        self.request = record + page;
         true
     }
 }
@@ -168,7 +186,7 @@ mod tests {
         assert_eq!(tensor.pieces_of(0..WHOLE_PIECE - 100), 0..1);
         tensor.pieces[1].presence = Presence::Used;
         tensor.counts.add(1);
-        assert!(tensor.split_pieces(page) && !tensor.split_pieces(page));
+        assert!(tensor.split_pieces(page, 2304) && !tensor.split_pieces(page, 2304));
         let present = tensor.pieces.iter().filter(|piece| piece.presence == Presence::Used).count();
         assert_eq!((present * page, tensor.pieces.len() * page), (WHOLE_PIECE, len + page));
         // Rows that share a page share a piece.

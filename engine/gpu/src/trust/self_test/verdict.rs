@@ -104,8 +104,8 @@ impl KernelVerdict {
 }
 
 impl SelfTest {
-    /// Features with which a kernel was wrong although it was right without them, least trusted
-    /// first. Empty if all were right.
+    /// Features that made a kernel wrong, although it was right without them, least trusted first.
+    /// Empty if all were right.
     pub fn failed_features(&self) -> Vec<GpuFeature> {
         let plain_is_wrong = |row: &KernelVerdict| {
             let same = |it: &&KernelVerdict| it.feature.is_none() && it.name() == row.name();

@@ -12,8 +12,8 @@ use thermocline_run::{placement::Placement, runtime::ThresholdCorrection};
 pub struct FollowOptions {
     /// Half-life of a firing's weight, in tokens.
     pub half_life: f32,
-    /// Standard deviations by which a neuron's count must exceed the count of the neuron that it
-    /// replaces.
+    /// A neuron's count must exceed the count of the neuron that it replaces by this many standard
+    /// deviations.
     pub certainty: f32,
     /// Fraction of a token's time in which exchanges may use the bus. The bytes follow from the
     /// measured times of tokens and of earlier moves.

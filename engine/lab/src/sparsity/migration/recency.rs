@@ -9,7 +9,7 @@ use thermocline_model::mask;
 pub const HALF_LIVES: [f32; 4] = [1.0, 16.0, 64.0, 256.0];
 /// Half-life of a simulated hit, in tokens.
 const MEMORY: f32 = 256.0;
-/// Factor by which another half-life must have more hits to be used instead.
+/// Another half-life replaces the current one if it has this many times the hits.
 const BETTER: f32 = 1.02;
 
 /// Choices of one layer's experts, counted with several half-lives. For each half-life, a cache of

@@ -18,8 +18,8 @@ use thermocline_model::FfnWeights;
 
 /// Most tokens that scales are measured on.
 const MAX_TOKENS: usize = 512;
-/// Octaves above the median of the outputs' norms from which tokens do not count. The first tokens
-/// of a text often have such outputs.
+/// Tokens whose outputs have norms this many octaves above the median do not count. The first
+/// tokens of a text often have such outputs.
 const OUTLIER_OCTAVES: i32 = 3;
 
 /// Sums over tokens that give an FFN's scales.

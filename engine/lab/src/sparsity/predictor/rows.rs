@@ -17,8 +17,8 @@ use thermocline_formats::{
 use thermocline_model::{Predictor, PredictorInput, PredictorKind};
 
 /// Types of the rows, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of
-/// whole blocks of 256. Smaller types are omitted: those that this engine can encode have at most
-/// three levels.
+/// whole blocks of 256. Smaller types are omitted, because the ones that this engine can encode
+/// have at most three levels.
 pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_K, TensorType::Q4_0, TensorType::Q8_0];
 
 /// Rows that a worker quantises at a time.

@@ -22,8 +22,8 @@ use thermocline_cpu::Cpu;
 use thermocline_model::{Predictor, mask};
 use thermocline_run::runtime::predictor_scores;
 
-/// Standard errors by which the recall must exceed the target. Misses have a long tail, so two are
-/// not enough.
+/// The recall must exceed the target by this many standard errors. Misses have a long tail, so two
+/// are not enough.
 const MARGIN: f64 = 3.0;
 /// Tokens per stretch of text.
 const STRETCH: usize = 64;
@@ -161,8 +161,8 @@ fn below(score: f32) -> f32 {
     (score - 1e-5 * score.abs()).max(f32::MIN)
 }
 
-/// Returns the score down to which firings, in descending order, hold the fraction `target` plus
-/// the margin of all weight. Also returns true if the margin should have been larger.
+/// Returns a score. The firings with at least this score hold the fraction `target` plus the margin
+/// of all weight. Also returns true if the margin should have been larger.
 fn quantile(
     fired: &[ScoredFiring],
     tokens: usize,

@@ -17,7 +17,7 @@ const PADDING: usize = 4;
 /// Approximate number of bytes that are written at a time.
 const WRITTEN: usize = 1 << 20;
 
-/// Rows that a layer's bundles contain beside those of its down projection.
+/// Rows that a layer's bundles contain beside the rows of its down projection.
 #[derive(Debug, Clone)]
 pub struct PreparedBundles {
     /// `[n_ff, d]`, the model's weights.

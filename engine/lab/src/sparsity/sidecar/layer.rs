@@ -22,7 +22,7 @@ pub struct PreparedLayer {
     pub inputs: Option<InputCurves>,
     /// Neuron-major down projection.
     pub down: Option<PreparedDown>,
-    /// Rows that are stored side by side with those of `down`.
+    /// Rows that are stored side by side with the rows of `down`.
     pub bundles: Option<PreparedBundles>,
     /// Neurons of an MoE layer's experts.
     pub experts: Option<PreparedExperts>,
@@ -101,7 +101,7 @@ impl PreparedLayer {
         self.bundle_rows().map(|rows| rows.shape()[1])
     }
 
-    /// Returns the layer's matrices. Those in bundles are left out, except the down projection.
+    /// Returns the layer's matrices. Rows in bundles are left out, except the down projection.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let downs = self.down.iter().map(|down| &down.weight);
         let experts = self.experts.iter().flat_map(|experts| &experts.downs);

@@ -1,4 +1,4 @@
-//! What several projectors share: sizes of pictures, positions, and names of tensors.
+//! Common parts of several projectors: sizes of pictures, positions, and names of tensors.
 
 use super::super::{
     PatchPositions, PictureSizes, PictureSlices,
@@ -22,7 +22,7 @@ pub(super) struct TokenLimits {
 }
 
 /// Reads the sizes of pictures whose sides are multiples of `multiple`, the side of a token. Files
-/// that do not name an area take that of `limits`.
+/// that do not name an area take the area of `limits`.
 pub(super) fn picture_sizes(loader: &Loader<'_>, multiple: usize, limits: TokenLimits) -> Result<PictureSizes> {
     let area = |suffix: &str, tokens: usize| {
         let named = loader.size(suffix, 1..=1 << 40)?;

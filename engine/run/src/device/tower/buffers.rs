@@ -28,6 +28,12 @@ impl PictureSize {
         PictureSize { patches, chunk: ((CHUNK / each).max(1) * each).min(patches), each }
     }
 
+    /// Patches of the picture once squares of `each` patches are joined. The number of chunks
+    /// stays the same.
+    pub fn joined(self, each: usize) -> Self {
+        PictureSize { patches: self.patches / each, chunk: self.chunk / each, each: self.each / each }
+    }
+
     /// The patches of each chunk.
     pub fn chunks(self) -> impl Iterator<Item = Range<usize>> {
         (0..self.patches).step_by(self.chunk.max(1)).map(move |first| first..self.patches.min(first + self.chunk))
@@ -127,7 +133,10 @@ impl PictureBuffers {
         let chunked = |what, cols| ChunkedRows::new(gpu, what, size, cols);
         let mergers = layers.iter().filter_map(|layer| layer.deepstack.as_ref()).chain(tower.merger());
         let merged = mergers.map(|merger| size.tokens() * pitch(merger.first.weight.rows())).max().unwrap_or(0);
-        let hidden = chunk * pitch(config.n_ff);
+        let squares = chunk / config.first_merge.pow(2);
+        let joins = layers.iter().filter_map(|layer| layer.join.as_ref());
+        let joined = joins.map(|join| squares * pitch(join.up.weight.rows())).max().unwrap_or(0);
+        let hidden = (chunk * pitch(config.n_ff)).max(joined);
         let gated = if layers.iter().any(|layer| layer.gate.is_some()) { 2 } else { 1 };
         let limited = chunk * width.max(pitch(config.n_ff)) + MARGIN;
         let has_limits = layers.iter().flat_map(TowerLayer::maps).any(|map| map.limits.is_some());
@@ -186,6 +195,10 @@ mod tests {
             assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start), "{size:?}");
             assert_eq!((chunks[0].start, chunks[chunks.len() - 1].end), (0, patches));
             assert_eq!(size.tokens() * each, size.chunk);
+            if size.chunk.is_multiple_of(4) {
+                let joined: Vec<_> = chunks.iter().map(|chunk| chunk.start / 4..chunk.end / 4).collect();
+                assert_eq!(size.joined(4).chunks().collect::<Vec<_>>(), joined, "{size:?}");
+            }
         }
     }
 }

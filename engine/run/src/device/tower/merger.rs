@@ -14,14 +14,15 @@ use super::{
     part::TowerLoader,
     products::product,
 };
-use thermocline_base::error::{Error, Result};
+use thermocline_base::error::Result;
 use thermocline_gpu::{BufferRows, Matmul, WorkKind, pitch, work_of};
 use thermocline_model::{Activation, ActivationForm, Linear, Merger};
 
 /// A [`Merger`], prepared.
 #[derive(Debug)]
 pub(super) struct MergerOps {
-    norm: Option<MergerNorm>,
+    /// Norms, one after another.
+    norms: Vec<MergerNorm>,
     join: Option<Matmul>,
     first: Matmul,
     activation: ActivationOp,
@@ -31,9 +32,11 @@ pub(super) struct MergerOps {
     second: Matmul,
     /// Multiply-adds per token.
     work: u64,
+    /// Patches of a token.
+    each: usize,
 }
 
-/// The norm of a merger.
+/// A norm of a merger.
 #[derive(Debug)]
 struct MergerNorm {
     op: NormOp,
@@ -43,15 +46,15 @@ struct MergerNorm {
 
 impl MergerOps {
     pub fn new(loader: &mut TowerLoader<'_, '_>, buffers: &PictureBuffers, merger: &Merger) -> Result<Self> {
-        let (width, each) = (loader.config.width, buffers.size.each);
+        let (width, each) = (loader.config.width, loader.size.each);
         let stream = BufferRows { buffer: &buffers.stream.part, pitch: width };
-        let from = if merger.norm.is_some() { buffers.normed() } else { stream };
-        let norm = merger.norm.as_ref().map(|norm| {
+        let (mut from, mut norms) = (stream, Vec::new());
+        for norm in merger.patches.iter().chain(&merger.norm) {
             let patches = (norm.weight.len() / width).max(1);
-            let op = loader.norm(norm, stream.buffer, from.buffer)?.with_pitch(patches * width);
-            Ok::<_, Error>(MergerNorm { op, patches })
-        });
-        let norm = norm.transpose()?;
+            let op = loader.norm(norm, from.buffer, buffers.normed().buffer)?.with_pitch(patches * width);
+            norms.push(MergerNorm { op, patches });
+            from = buffers.normed();
+        }
         // The patches of a token follow each other.
         let joined = BufferRows { buffer: from.buffer, pitch: each * width };
         let (join, inputs) = match &merger.join {
@@ -69,7 +72,7 @@ impl MergerOps {
         let results = BufferRows { buffer: &buffers.results, pitch: d_model };
         let second = product(loader, &merger.second, after, results, 0)?;
         let work = merger.maps().map(|Linear { weight, .. }| (weight.rows() * weight.cols()) as u64).sum();
-        Ok(MergerOps { norm, join, first, activation, hidden, d_model, second, work })
+        Ok(MergerOps { norms, join, first, activation, hidden, d_model, second, work, each })
     }
 
     /// Merges the patches of `chunk`, and appends the rows of their tokens to `results`.
@@ -83,12 +86,12 @@ impl MergerOps {
         chunk: &Range<usize>,
         results: &mut Vec<f32>,
     ) -> Result<()> {
-        let (patches, tokens) = (chunk.len(), chunk.len() / buffers.size.each);
+        let (patches, tokens) = (chunk.len(), chunk.len() / self.each);
         segment.expect(WorkKind::of(tokens), work_of(self.work, tokens))?;
         let recorder = segment.recorder();
         buffers.stream.load(recorder, chunk);
-        if let Some(norm) = &self.norm {
-            norm.op.record(recorder, patches / norm.patches, false);
+        for MergerNorm { op, patches: each } in &self.norms {
+            op.record(recorder, patches / each, false);
         }
         if let Some(join) = &self.join {
             join.record(recorder, tokens);

@@ -1,7 +1,7 @@
-//! Vision towers on a device: the layers and the heads that merge patches. The CPU embeds the
-//! patches and computes heads that average them, because both are little work. A tower without
-//! layers therefore never uses a device. Neither does a tower that joins patches between two
-//! layers, or that reads them with queries, because there are no kernels for it.
+//! Vision towers on a device: the layers, joins of patches between layers, and the heads that merge
+//! patches. The CPU embeds the patches, because this is little work. It also computes heads that
+//! average patches, and heads that read them with queries. A tower without layers therefore never
+//! uses a device.
 //!
 //! One layer after another is uploaded, computed and released. While the device computes a layer,
 //! the next one is uploaded, so that two layers need room at a time. `part` loads them, and
@@ -14,7 +14,10 @@
 //! Rows are as long as their width, without padding: the rows of a token's patches then follow each
 //! other, and a merger reads them as one row.
 
+mod added;
+mod attention;
 mod buffers;
+mod join;
 mod layer;
 mod merger;
 mod part;

@@ -8,13 +8,14 @@ use super::{
         segment::Segment,
     },
     buffers::{PictureBuffers, PictureSize},
+    join::JoinOps,
     layer::LayerOps,
     merger::MergerOps,
     picture::ring_bytes,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, Caps, Gpu, Purpose, Uploader};
-use thermocline_model::{Merger, Norm, Tower, TowerConfig, TowerHead, TowerLayer};
+use thermocline_model::{Merger, Norm, Tower, TowerConfig, TowerLayer};
 
 /// Bytes of a load. Two loads have staging buffers at a time.
 const LOAD: u64 = 2 << 20;
@@ -24,14 +25,20 @@ const LOAD: u64 = 2 << 20;
 pub(super) struct TowerLoader<'a, 'p> {
     pub gpu: &'a Gpu,
     pub config: &'a TowerConfig,
+    /// The patches of the picture that the next part computes.
+    pub size: PictureSize,
     pub uploader: Uploader<'p>,
 }
 
-/// A layer of a tower with the merger of its output, or the merger behind the last layer.
+/// A layer of a tower with the merger of its output and the join behind it, or the merger behind
+/// the last layer.
 #[derive(Debug)]
 pub(super) struct TowerPart {
     pub layer: Option<LayerOps>,
     pub merger: Option<MergerOps>,
+    pub join: Option<JoinOps>,
+    /// The patches that it computes.
+    pub size: PictureSize,
 }
 
 /// The weights of a [`TowerPart`].
@@ -69,17 +76,22 @@ pub(super) fn each_part(
 ) -> Result<()> {
     let mut go_on = |_, _| ControlFlow::Continue(());
     let uploader = Uploader::with_loads(gpu, LOAD, &mut go_on)?;
-    let mut loader = TowerLoader { gpu, config: &tower.config, uploader };
+    let mut loader = TowerLoader { gpu, config: &tower.config, size: buffers.size, uploader };
     let layers = tower.weights.layers.iter();
     let layers = layers.map(|layer| PartWeights { layer: Some(layer), merger: layer.deepstack.as_ref() });
     let head = tower.merger().map(|merger| PartWeights { layer: None, merger: Some(merger) });
     let mut before = None;
     let load_all = || {
         for PartWeights { layer, merger } in layers.chain(head) {
+            let join = layer.and_then(|layer| layer.join.as_ref());
             let layer = layer.map(|layer| LayerOps::new(&mut loader, buffers, layer)).transpose()?;
             let merger = merger.map(|merger| MergerOps::new(&mut loader, buffers, merger)).transpose()?;
+            let join = join.map(|join| JoinOps::new(&mut loader, buffers, join)).transpose()?;
             loader.uploader.arrive()?;
-            let part = TowerPart { layer, merger };
+            let part = TowerPart { layer, merger, join, size: loader.size };
+            if part.join.is_some() {
+                loader.size = loader.size.joined(tower.config.first_merge.pow(2));
+            }
             use_part(&part)?;
             before = Some(part);
         }
@@ -92,15 +104,9 @@ pub(super) fn each_part(
     loaded
 }
 
-/// True if the kernels can compute `tower`. They need layers. They cannot join patches between
-/// layers, norm patches before the norm of a merger, or read patches with queries.
+/// True if a device can compute a part of `tower`, which needs layers.
 pub(crate) fn has_device_form(tower: &Tower) -> bool {
-    let layers = &tower.weights.layers;
-    let mut mergers = layers.iter().filter_map(|layer| layer.deepstack.as_ref()).chain(tower.merger());
-    !layers.is_empty()
-        && layers.iter().all(|layer| layer.join.is_none())
-        && mergers.all(|merger| merger.patches.is_none())
-        && !matches!(tower.weights.head, TowerHead::Resampler(_))
+    !tower.weights.layers.is_empty()
 }
 
 /// Bytes that `tower` takes at most on a device with the limits of `caps` while it computes a
@@ -112,8 +118,7 @@ pub(crate) fn has_device_form(tower: &Tower) -> bool {
 /// device computes, [`Error::Gpu`] if the limits are too small for the kernels.
 pub fn tower_bytes(caps: &Caps, tower: &Tower, patches: usize) -> Result<u64> {
     if !has_device_form(tower) {
-        let expected = "layers, and neither joins nor queries";
-        return Err(Error::unsupported("vision tower on the GPU", "no layers, joins of patches, or queries", expected));
+        return Err(Error::unsupported("vision tower on the GPU", "no layers", "layers"));
     }
     let gpu = Gpu::counting(*caps, None)?;
     let before = gpu.arena().used();
@@ -126,32 +131,4 @@ pub fn tower_bytes(caps: &Caps, tower: &Tower, patches: usize) -> Result<u64> {
         Ok(())
     })?;
     Ok(most.saturating_sub(before))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use thermocline_formats::format::ReadMode;
-
-    #[test]
-    fn kernels_lack_joins_norms_before_mergers_and_queries() {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/towers");
-        let tower = |name: &str| Tower::open(&fixtures.join(name), ReadMode::Map).unwrap();
-        let mut joins = tower("minicpm-v4_6");
-        let mut sliced = tower("qwen3-vl");
-        sliced.config.sizes = joins.config.sizes;
-        assert!(has_device_form(&sliced), "slices do not matter");
-        let TowerHead::Merger(merger) = &mut joins.weights.head else { panic!("a head that merges patches") };
-        let norm = merger.patches.take();
-        assert!(norm.is_some() && !has_device_form(&joins), "joins");
-        joins.weights.layers.iter_mut().for_each(|layer| layer.join = None);
-        assert!(has_device_form(&joins));
-        let TowerHead::Merger(merger) = &mut joins.weights.head else { panic!("a head that merges patches") };
-        merger.patches = norm;
-        for tower in [joins, tower("minicpm-v4"), tower("gemma4-unified")] {
-            assert!(!has_device_form(&tower), "{}", tower.config.projector);
-        }
-    }
 }

@@ -15,7 +15,7 @@ use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_gpu::Gpu;
 use thermocline_model::{Tower, TowerConfig};
 
-/// What a device has computed of a picture.
+/// The results of a picture on a device.
 #[derive(Debug)]
 pub(crate) struct TowerOutputs {
     /// The embeddings, `[tokens, d_model]`. `None` if the CPU computes the tower's head.
@@ -109,20 +109,23 @@ fn compute_part(
     order: &PatchOrder,
 ) -> Result<Option<Vec<f32>>> {
     if let Some(layer) = &part.layer {
-        for chunk in buffers.size.chunks() {
+        for chunk in part.size.chunks() {
             layer.record_inputs(segment, buffers, &chunk)?;
             segment.worked()?;
         }
-        for chunk in buffers.size.chunks() {
-            layer.record_outputs(segment, buffers, &chunk, &order.windows)?;
+        for chunk in part.size.chunks() {
+            layer.record_outputs(segment, buffers, &chunk, part.size.patches, &order.windows)?;
             segment.worked()?;
         }
     }
     let merged = part.merger.as_ref().map(|merger| {
         let mut rows = Vec::new();
-        buffers.size.chunks().try_for_each(|chunk| merger.read(segment, buffers, &chunk, &mut rows))?;
+        part.size.chunks().try_for_each(|chunk| merger.read(segment, buffers, &chunk, &mut rows))?;
         Ok(rows)
     });
+    if let Some(join) = &part.join {
+        join.record(segment, buffers, part.size)?;
+    }
     // The device computes while the next part is uploaded.
     segment.submit()?;
     merged.transpose()

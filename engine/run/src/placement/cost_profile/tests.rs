@@ -5,7 +5,7 @@ use crate::placement::{
     Machine, Placement, Plan,
     tests::{device_bytes, llama},
 };
-use thermocline_model::{Activation, Predictor, PredictorInput, Sparsity};
+use thermocline_model::{Activation, Down, FfnWeights, Predictor, PredictorInput, Sparsity};
 
 fn costs(model: &Model, mode: Sparsity) -> LayerCosts {
     let inputs = PlanInputs::new(mode, 64, KvType::F16);

@@ -15,7 +15,7 @@ use thermocline_model::{LayerWeights, Model, PredictorKind, SkipRule, Skips};
 /// them after each token.
 pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
     let predicts = |layer: &&LayerWeights| {
-        SkipRule::of(layer, model.config.activation).skips(mode, true, false) == Skips::NotPredicted
+        SkipRule::of(layer, model.config.activation).skips_of_token(mode) == Skips::NotPredicted
     };
     let predictors = model.weights.layers.iter().filter(predicts).filter_map(|layer| layer.predictor.as_ref());
     let of_predictors = predictors.flat_map(|predictor| match &predictor.kind {

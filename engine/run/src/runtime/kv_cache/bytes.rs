@@ -32,9 +32,9 @@ impl CacheBytes {
         Self::in_ram(config, capacity, ty, LONGEST_PASS, |_| true)
     }
 
-    /// Bytes in RAM of a cache for `capacity` tokens and chunks of `chunk` tokens, if the layers
-    /// for which `in_ram` is true have their keys, values and states in RAM. Only the windows of
-    /// these layers are copied, but the states of all layers.
+    /// Bytes in RAM of a cache for `capacity` tokens and chunks of `chunk` tokens. `in_ram` is true
+    /// for layers with keys, values and states in RAM. Only the windows of these layers are copied,
+    /// but the states of all layers.
     pub fn in_ram(
         config: &ModelConfig,
         capacity: usize,

@@ -11,11 +11,11 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if positions are learned: they are in the embedding and cannot be
-    /// rotated. Also with recurrent states, which cannot forget tokens. Also if keys are normed
-    /// after their rotation, because the norm's weights do not move with the rotation. Also if a
-    /// window would reach back over the gap to tokens that are no longer held, if a picture would
-    /// be cut, or if the cache is on a device. The caller then has to compute the tokens again.
-    /// [`Error::Invalid`] if there are fewer tokens.
+    /// rotated. Recurrent states are refused because they cannot forget tokens. Keys that are
+    /// normed after their rotation are refused because the norm's weights do not move with the
+    /// rotation. A cache on a device is refused, and so is a shift that cuts a picture. A window
+    /// must not reach over the gap to tokens that are no longer held. The caller then has to
+    /// compute the tokens again. [`Error::Invalid`] if there are fewer tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
         let Some(rotary) = &self.rotary else {

@@ -17,7 +17,7 @@ pub struct PictureEmbeddings {
     pub deepstack: Vec<Vec<f32>>,
 }
 
-/// What a picture, or a part of a sliced one, adds to the inputs of the text model.
+/// The inputs of the text model for a picture, or for a part of a sliced picture.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PartEmbeddings {
     /// `[tokens, d_model]`

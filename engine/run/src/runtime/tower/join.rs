@@ -2,7 +2,10 @@
 
 use std::mem;
 
-use super::processor::{AttentionPart, CHUNK, LayerPass, TowerBuffers, WHAT, product};
+use super::{
+    layer_pass::{AttentionPart, LayerPass},
+    processor::{CHUNK, TowerBuffers, WHAT, product},
+};
 use crate::runtime::{cpu::norm::normed_rows, scratch::grow};
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::{Activation, KvRows};

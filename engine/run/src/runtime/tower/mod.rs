@@ -6,6 +6,7 @@
 
 mod embeddings;
 mod join;
+mod layer_pass;
 mod patches;
 mod positions;
 mod processor;

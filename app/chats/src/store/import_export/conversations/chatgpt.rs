@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Fields, milliseconds, text_in,
-    tree::{Node, NotReadable, ReadMessage, Said, Tree},
+    tree::{Node, NotReadable, ReadMessage, ShownMessage, Tree},
 };
 use crate::store::Speaker;
 
@@ -83,7 +83,7 @@ fn said(node: &Fields) -> ReadMessage {
         None => Err(NotReadable),
         Some(speaker) => {
             let created = message.get("create_time").and_then(milliseconds);
-            Ok(Some(Said { speaker, text: text.to_owned(), created, attachments: Vec::new() }))
+            Ok(Some(ShownMessage { speaker, text: text.to_owned(), created, attachments: Vec::new() }))
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Fields, milliseconds, text_in,
-    tree::{Node, NotReadable, ReadMessage, Said, Tree},
+    tree::{Node, NotReadable, ReadMessage, ShownMessage, Tree},
 };
 use crate::{
     attachment::{Document, DocumentKind},
@@ -62,7 +62,7 @@ fn said(message: &Fields) -> ReadMessage {
         Some("assistant") => Speaker::Assistant,
         _ => return Err(NotReadable),
     };
-    Ok(Some(Said { speaker, text, created: message.get("created_at").and_then(milliseconds), attachments }))
+    Ok(Some(ShownMessage { speaker, text, created: message.get("created_at").and_then(milliseconds), attachments }))
 }
 
 /// The text of a message: the text of its blocks without thoughts and tool calls, or else its

@@ -13,7 +13,7 @@ use crate::store::{
 
 /// A message that is shown to people.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ShownMessage {
     pub speaker: Speaker,
     pub text: String,
     /// Time in milliseconds since 1970, if the file has one.
@@ -25,7 +25,7 @@ pub(super) struct Said {
 pub(super) struct NotReadable;
 
 /// A message that was read; `None` if it is not shown to people.
-pub(super) type ReadMessage = Result<Option<Said>, NotReadable>;
+pub(super) type ReadMessage = Result<Option<ShownMessage>, NotReadable>;
 
 /// A node of the tree.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Node {
     pub parent: Option<String>,
     /// `None` for nodes that are not shown: roots, instructions, thoughts, tool calls and tool
     /// results.
-    pub said: Option<Said>,
+    pub said: Option<ShownMessage>,
     /// Position among the nodes with the same parent.
     pub order: usize,
 }
@@ -68,7 +68,7 @@ impl Tree {
     }
 
     /// Reads a message with `read`. A message that cannot be read is counted.
-    pub fn said(&mut self, message: &Value, read: fn(&Fields) -> ReadMessage) -> Option<Said> {
+    pub fn said(&mut self, message: &Value, read: fn(&Fields) -> ReadMessage) -> Option<ShownMessage> {
         let said = message.as_object().ok_or(NotReadable).and_then(read);
         self.unreadable += usize::from(said.is_err());
         said.unwrap_or_default()
@@ -123,7 +123,7 @@ struct Children {
 
 /// Adds a message, or appends its text to the message above if it continues that answer. Returns
 /// the index of the message.
-fn add(chat: &mut FileChat, place: Waiting, said: Said) -> usize {
+fn add(chat: &mut FileChat, place: Waiting, said: ShownMessage) -> usize {
     let goes_on = said.speaker == Speaker::Assistant && place.alone;
     if let Some(at) = place.above.filter(|at| goes_on && chat.messages[*at].role == said.speaker.name()) {
         let message = &mut chat.messages[at];
