@@ -123,7 +123,7 @@ impl ModelLibrary {
     /// Checks that a request could wait for its turn now.
     ///
     /// # Errors
-    /// 429 if the line is full.
+    /// Status 429 if too many requests wait.
     pub fn check_room(&self) -> Result<(), ApiError> {
         if self.turn.try_lock().is_ok() { Ok(()) } else { self.line.enter().map(drop) }
     }

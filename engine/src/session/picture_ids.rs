@@ -33,7 +33,7 @@ pub(super) struct NumberedPicture {
     grid: PictureGrid,
     /// The cell that each token sees.
     cells: Vec<PictureCell>,
-    /// Its parts, in order. Tokens of the text are between them in a prompt.
+    /// The parts of the picture, in order. In a prompt, tokens of the text separate the parts.
     parts: Vec<PictureGrid>,
     /// True if its tokens have the positions of text.
     text_positions: bool,

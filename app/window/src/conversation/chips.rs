@@ -153,7 +153,7 @@ pub enum Removed {
     Unread,
 }
 
-/// Shows the files of a sent message, right-aligned. Returns a picture that is clicked.
+/// Shows the files of a sent message, right-aligned. Returns the picture that the user clicks.
 pub fn sent(ui: &mut Ui, context: &MessageContext<'_>) -> Option<AttachmentId> {
     let MessageContext { files, thumbnails, sources, tint, mark, .. } = *context;
     if files.is_empty() {

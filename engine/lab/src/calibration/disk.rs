@@ -16,7 +16,7 @@ const READ: u64 = 256 << 10;
 const RUN: u64 = 16;
 /// Most bytes to read. Usual disks take 0.05 to 0.7 seconds.
 const MOST: u64 = 96 << 20;
-/// Reads at the same time.
+/// Threads that read at the same time, as many as the pager has.
 const THREADS: u64 = 8;
 
 /// Measures large reads from the disk of the file at `path`, in bytes per second. `None` if the

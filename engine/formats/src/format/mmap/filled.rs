@@ -107,7 +107,7 @@ impl FillRequest for ZeroRequest {
     const NUMBER: u64 = 0x04;
 }
 
-/// Fills absent pages of maps, and learns who waits for one.
+/// Fills absent pages of maps, and reports the addresses for which threads wait.
 #[derive(Debug)]
 pub(crate) struct PageFiller {
     faults: File,
@@ -284,4 +284,16 @@ fn owned(descriptor: libc::c_long) -> Option<OwnedFd> {
     let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
     // SAFETY: the system has just opened the descriptor for this caller.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filler_exists_wherever_the_system_permits_it() {
+        // SAFETY: the call takes only flags.
+        let opened = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_FAULTS_ONLY) };
+        assert_eq!(PageFiller::new().is_some(), owned(opened).is_some());
+    }
 }

@@ -69,7 +69,7 @@ impl UncachedFile {
     pub fn read(&self, part: &mut [u8], offset: u64) -> Result<()> {
         use std::os::unix::fs::FileExt;
         let in_file = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(part.len());
-        // Fails if the offset or the memory is no multiple of the disk's blocks.
+        // The system refuses this read if the offset or the address is no multiple of a disk block.
         let direct = self.direct.as_ref().and_then(|file| file.read_at(part, offset).ok());
         let done = direct.unwrap_or(0).min(in_file);
         part[in_file..].fill(0);

@@ -1,5 +1,5 @@
-//! [`FaultReader`]: a thread that reads pages which a thread accesses without an announcement, for
-//! example to copy them to a GPU.
+//! [`FaultReader`]: a thread that reads pages for other threads, which access them without an
+//! announcement, for example to copy them to a GPU.
 
 use std::{collections::VecDeque, io::PipeWriter, sync::Arc, thread};
 
@@ -85,8 +85,8 @@ struct FaultOrder {
 }
 
 impl FaultOrder {
-    /// How many bytes to read for an access at `address`: twice as many as before, if it continues
-    /// the last one.
+    /// The number of bytes to read for an access at `address`. It doubles if the access follows the
+    /// pages that were read last.
     fn bytes_at(&mut self, address: usize) -> usize {
         let least = LEAST_BYTES.max(hints::page_bytes());
         let continues = address >= self.end && address - self.end < least;

@@ -12,6 +12,7 @@
 //! which pieces that were used repeatedly stay longer ([`pager_state`]). Products announce what
 //! they are about to read, and [`page_readers`] start many reads at once. Whole matrices are
 //! announced in the order of the previous pass, so that they are read while others are multiplied.
+//! On Linux, [`fault_reader`] serves accesses without an announcement.
 //!
 //! If an announcement is late, wrong or missing, the access waits for the disk, and its result is
 //! the same.
